@@ -1,0 +1,308 @@
+"""Captions, features and batches: what every paper reads.
+
+    ROOT/DATASET/...            captions as published (see READERS)   -> Corpus: one split
+    ROOT/DATASET/features/NAME  numbers per frame, made beforehand    -> Features: read from disk on demand, never all in memory
+    both                                                              -> Batches: V videos with up to C captions of each
+
+A batch is a dict:
+    feats       name -> float (N, F, ...)   F frames of N videos, padded with zeros
+    mask        name -> bool (N, F)         true on real frames
+    captions    long (B, T)                 words, <eos>, <pad> ...
+    rows        long (B,)                   the video of each caption
+    caption_ids long (B,)                   index of each caption in its split
+    ids         list of N str
+    labels      float (N, classes)          where the dataset has classes
+    category    long (N,)                   where it has categories
+    share       float                       this process' part of the joined batch (1.0 with one process)
+
+Letters: N videos, B captions, F frames, T words, V vocabulary, C captions per video.
+"""
+import json
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+
+PAD, EOS, UNK = 0, 1, 2
+
+
+class BadInput(Exception):
+    """Something that the user can mend: the message names the file, the value and the way out."""
+
+
+# ---------------------------------------------------------------------------------------------------------------- words
+
+def normalise(caption):
+    """Lower case, no punctuation, single spaces: "A man's dog, running." -> "a man s dog running"."""
+    return ' '.join(re.sub(r'[\W_]+', ' ', caption.lower()).split())
+
+
+class Vocabulary:
+    """Words <-> numbers. `words` is the whole of it: the checkpoint keeps that list."""
+
+    def __init__(self, words):
+        self.words = list(words)
+        self.index = {word: i for i, word in enumerate(self.words)}
+
+    @classmethod
+    def build(cls, captions, min_count=1):
+        """captions: str, of the training split alone. Most frequent words first; ties in alphabetical order."""
+        counts = Counter(word for caption in captions for word in caption.split())
+        kept = sorted((word for word in counts if counts[word] >= min_count), key=lambda word: (-counts[word], word))
+        return cls(['<pad>', '<eos>', '<unk>'] + kept)
+
+    def __len__(self):
+        return len(self.words)
+
+    def encode(self, caption, max_len):
+        """str -> at most max_len word numbers, then <eos>"""
+        return [self.index.get(word, UNK) for word in caption.split()[:max_len]] + [EOS]
+
+    def decode(self, tokens):
+        """word numbers -> str, up to <eos>"""
+        tokens = [int(token) for token in tokens]
+        tokens = tokens[:tokens.index(EOS)] if EOS in tokens else tokens
+        return ' '.join(self.words[token] for token in tokens if token != PAD)
+
+
+def word2vec(path, vocabulary, size):
+    """Google's binary format (*.bin) or text ("word 0.1 0.2 ..." a line) -> vectors (V, size), found (V,) bool."""
+    vectors, found = torch.zeros(len(vocabulary), size), torch.zeros(len(vocabulary), dtype=torch.bool)
+
+    def put(word, numbers, place):
+        if len(numbers) != size:
+            raise BadInput(f'{path}, {place}: a vector of {len(numbers)} numbers, but the embedding has {size}: use --embed {len(numbers)}')
+        if word in vocabulary.index:
+            vectors[vocabulary.index[word]], found[vocabulary.index[word]] = torch.tensor(numbers), True
+
+    if not Path(path).is_file():
+        raise BadInput(f'{path}: there is no such word2vec file')
+    if str(path).endswith('.bin'):
+        with open(path, 'rb') as file:
+            count, width = map(int, file.readline().split())
+            for i in range(count):
+                word = bytearray()
+                while (byte := file.read(1)) not in (b' ', b''):
+                    word += byte
+                numbers = np.frombuffer(file.read(4 * width), dtype='<f4')
+                if len(numbers) < width:
+                    raise BadInput(f'{path}: ends inside word {i + 1} of {count}: the file is cut off')
+                put(word.decode('utf-8', 'replace').lstrip('\n'), numbers.tolist(), f'word {i + 1}')
+    else:
+        with open(path, encoding='utf-8') as file:
+            for number, line in enumerate(file, 1):
+                word, *numbers = line.split()
+                if number == 1 and len(numbers) == 1:       # the optional header: count and width
+                    continue
+                try:
+                    put(word, [float(x) for x in numbers], f'line {number}')
+                except ValueError:
+                    raise BadInput(f'{path}, line {number}: expected a word and numbers, found {line[:60]!r}') from None
+    return vectors, found
+
+
+# ------------------------------------------------------------------------------------------------------------- captions
+
+@dataclass
+class Corpus:
+    """One split of one dataset."""
+    name: str
+    split: str
+    captions: dict = field(default_factory=dict)        # id -> list of str, normalised
+    labels: dict = field(default_factory=dict)          # id -> list of class numbers
+    classes: list = field(default_factory=list)         # names
+    category: dict = field(default_factory=dict)        # id -> number
+    categories: list = field(default_factory=list)      # names
+    truth: dict = field(default_factory=dict)           # id -> what a rendered world knows of the video
+
+    @property
+    def ids(self):
+        return list(self.captions or self.labels)
+
+    def limit(self, n):
+        """The first n videos."""
+        keep = self.ids[:n]
+        for name in ('captions', 'labels', 'category', 'truth'):
+            values = getattr(self, name)
+            setattr(self, name, {video: values[video] for video in keep if video in values})
+        return self
+
+
+def read_shapes(folder, split):
+    """annotations.json as shapes.prepare() writes it."""
+    notes = json.loads((folder / 'annotations.json').read_text())
+    videos = {video: note for video, note in notes['videos'].items() if note['split'] == split}
+    corpus = Corpus('shapes', split, classes=notes['classes'], categories=notes['categories'])
+    for field_name in ('captions', 'labels', 'category', 'truth'):
+        setattr(corpus, field_name, {video: note[field_name] for video, note in videos.items()})
+    return corpus
+
+
+def read_msvd(folder, split):
+    """sents_{train,val,test}.txt: `vidN<TAB>caption` a line."""
+    path, captions = folder / f'sents_{split}.txt', {}
+    if not path.is_file():
+        raise FileNotFoundError(path)
+    for number, line in enumerate(path.read_text(encoding='utf-8').split('\n'), 1):
+        video, tab, caption = line.partition('\t')
+        if not line.strip():
+            continue
+        if not tab or not normalise(caption):
+            raise BadInput(f'{path}, line {number}: expected `vidN<TAB>caption`, found {line[:60]!r}')
+        captions.setdefault(video, []).append(normalise(caption))
+    return Corpus('msvd', split, captions)
+
+
+READERS = {'shapes': read_shapes, 'msvd': read_msvd}
+
+
+def load(dataset, root, split):
+    """-> Corpus. A split whose files are absent is an error only here, when it is asked for."""
+    folder = Path(root) / dataset
+    reader = READERS[dataset.split('-')[0]]                 # shapes-8 is shapes with 8 training clips
+    if not folder.is_dir():
+        raise BadInput(f'{folder}: there is no such folder; --root names the folder that holds {dataset}/')
+    try:
+        corpus = reader(folder, split)
+    except FileNotFoundError as error:
+        raise BadInput(f'{dataset} has no {split} split under {folder}: {Path(error.filename or str(error)).name} is absent') from None
+    if not corpus.ids:
+        raise BadInput(f'{dataset}: the {split} split under {folder} is empty')
+    return corpus
+
+
+# ------------------------------------------------------------------------------------------------------------- features
+
+class Features:
+    """One kind of features: FOLDER/NAME.npy with NAME.json (`ids`, one per row, and optional `scale`), FOLDER/NAME/<id>.npy, or
+    FOLDER/NAME.h5 keyed by id. features[id] -> float32 (F, D), (F, L, D) or (F, Y, X, D); a vector (D,) is one frame."""
+
+    def __init__(self, folder, name):
+        folder = Path(folder)
+        self.name, self.scale = name, None
+        if (folder / f'{name}.npy').is_file() and (folder / f'{name}.json').is_file():
+            self.path = folder / f'{name}.npy'
+            self.info = json.loads((folder / f'{name}.json').read_text())
+            self.array = np.load(self.path, mmap_mode='r')
+            self.rows = {video: row for row, video in enumerate(self.info['ids'])}
+            self.scale = self.info.get('scale')
+            if len(self.rows) != len(self.array):
+                raise BadInput(f'{self.path}: {len(self.array)} rows, but {name}.json beside it lists {len(self.rows)} different ids')
+        elif (folder / name).is_dir():
+            self.path = folder / name
+            self.rows = {path.stem: path for path in sorted(self.path.glob('*.npy'))}
+        elif (folder / f'{name}.h5').is_file():
+            import h5py                                     # only for those who have such files
+            self.path = folder / f'{name}.h5'
+            self.array = h5py.File(self.path, 'r')
+            self.rows = {video: video for video in self.array}
+        else:
+            there = sorted({path.stem for path in folder.glob('*') if path.suffix in ('.npy', '.h5') or path.is_dir()})
+            raise BadInput(f'no features {name!r}: looked for {name}.npy with {name}.json, {name}/<id>.npy and {name}.h5 in {folder}; '
+                           f'there: {", ".join(there) or "nothing"}. Choose with --features.')
+
+    def raw(self, video):
+        """The numbers as they lie on disk, without reading them yet where the format allows it."""
+        if video not in self.rows:
+            raise BadInput(f'video {video!r} has no features in {self.path}')
+        row = self.rows[video]
+        return np.load(row, mmap_mode='r') if isinstance(row, Path) else self.array[row]
+
+    def __getitem__(self, video):
+        value = np.asarray(self.raw(video), dtype=np.float32)
+        if self.scale is not None:
+            value = value * np.float32(self.scale[self.rows[video]])
+        return value[None] if value.ndim == 1 else value
+
+
+def check(features, ids):
+    """Every video has features of one size, all finite -> shape of one frame's feature, most frames of any video."""
+    shape, most = None, 0
+    for video in ids:
+        value = features.raw(video)
+        place = f'{features.path}: the feature of {video!r}'
+        if not 1 <= value.ndim <= 4:
+            raise BadInput(f'{place} has shape {value.shape}; expected (D,), (F, D), (F, L, D) or (F, Y, X, D)')
+        frames, one = (1, value.shape) if value.ndim == 1 else (value.shape[0], value.shape[1:])
+        if frames == 0 or 0 in one:
+            raise BadInput(f'{place} is empty: shape {value.shape}')
+        if shape is not None and one != shape:
+            raise BadInput(f'{place} has {one} per frame, where {ids[0]!r} has {shape}')
+        if value.dtype.kind == 'f' and not np.isfinite(value).all():
+            raise BadInput(f'{place} holds NaN or infinite numbers: extract it again, or remove the video from the captions')
+        if features.scale is not None and not np.isfinite(features.scale[features.rows[video]]):
+            raise BadInput(f'{place} has the scale {features.scale[features.rows[video]]} in its .json')
+        shape, most = one, max(most, frames)
+    return list(shape), most
+
+
+# -------------------------------------------------------------------------------------------------------------- batches
+
+class Batches:
+    """epoch(n) yields the batches of epoch n; the order depends on seed and epoch alone, so a resumed run sees the same.
+
+    A video with more than C captions comes several times in an epoch: its captions are shuffled and cut into visits of at most
+    C, and a batch holds V visits. So every caption is used exactly once per epoch, whatever their number per video."""
+
+    def __init__(self, corpus, features, vocabulary=None, videos=32, captions=5, max_len=30, seed=0, rank=0, world=1):
+        self.corpus, self.features, self.vocabulary = corpus, features, vocabulary
+        self.videos, self.captions, self.max_len = videos, captions, max_len
+        self.seed, self.rank, self.world = seed, rank, world
+        first = np.cumsum([0] + [len(corpus.captions.get(video, ())) for video in corpus.ids])
+        self.caption_ids = {video: list(range(a, b)) for video, a, b in zip(corpus.ids, first, first[1:])}
+
+    def visits(self, epoch):
+        """[(video, its captions' numbers in the split)], shuffled"""
+        if self.vocabulary is None:                         # no captions: every video once
+            visits = [(video, []) for video in self.corpus.ids]
+        else:
+            visits = []
+            for video, numbers in self.caption_ids.items():
+                numbers = np.random.default_rng((self.seed, epoch, numbers[0])).permutation(numbers)
+                visits += [(video, numbers[i:i + self.captions].tolist()) for i in range(0, len(numbers), self.captions)]
+        order = np.random.default_rng((self.seed, epoch)).permutation(len(visits))
+        return [visits[i] for i in order]
+
+    def __len__(self):
+        n = sum(-(-len(numbers) // self.captions) for numbers in self.caption_ids.values()) if self.vocabulary else len(self.corpus.ids)
+        return -(-n // self.videos)
+
+    def epoch(self, epoch, start=0):
+        """Batches from number `start` on."""
+        visits = self.visits(epoch)
+        for i in range(start * self.videos, len(visits), self.videos):
+            joined = visits[i:i + self.videos]
+            mine = joined[self.rank::self.world]
+            share = sum(len(n) or 1 for _, n in mine) / sum(len(n) or 1 for _, n in joined)
+            yield {**self.collate(mine or joined[:1]), 'share': share}      # more processes than visits: one that weighs nothing
+
+    def in_order(self):
+        """Every video once, in the order of the split, without captions: for evaluation."""
+        for i in range(0, len(self.corpus.ids), self.videos):
+            yield self.collate([(video, []) for video in self.corpus.ids[i:i + self.videos]])
+
+    def collate(self, visits):
+        corpus, ids = self.corpus, [video for video, _ in visits]
+        batch = {'ids': ids, 'feats': {}, 'mask': {}, 'share': 1.0}
+        for name, features in self.features.items():
+            values = [torch.from_numpy(features[video]) for video in ids]
+            batch['feats'][name] = torch.nn.utils.rnn.pad_sequence(values, batch_first=True)        # (N, F, ...)
+            frames = torch.tensor([len(value) for value in values])
+            batch['mask'][name] = torch.arange(frames.max())[None] < frames[:, None]                # (N, F)
+        if any(numbers for _, numbers in visits):
+            texts = [(row, n, corpus.captions[video][n - self.caption_ids[video][0]])
+                     for row, (video, numbers) in enumerate(visits) for n in numbers]
+            words = [torch.tensor(self.vocabulary.encode(text, self.max_len)) for _, _, text in texts]
+            batch['captions'] = torch.nn.utils.rnn.pad_sequence(words, batch_first=True, padding_value=PAD)  # (B, T)
+            batch['rows'] = torch.tensor([row for row, _, _ in texts])
+            batch['caption_ids'] = torch.tensor([n for _, n, _ in texts])
+        if corpus.classes:
+            batch['labels'] = torch.zeros(len(ids), len(corpus.classes))
+            for row, video in enumerate(ids):
+                batch['labels'][row, corpus.labels[video]] = 1
+        if corpus.categories:
+            batch['category'] = torch.tensor([corpus.category[video] for video in ids])
+        return batch
