@@ -87,10 +87,10 @@ def word2vec(path, vocabulary, size):
                 word = bytearray()
                 while (byte := file.read(1)) not in (b' ', b''):
                     word += byte
-                numbers = np.frombuffer(file.read(4 * width), dtype='<f4')
-                if len(numbers) < width:
+                numbers = file.read(4 * width)
+                if len(numbers) < 4 * width:
                     raise BadInput(f'{path}: ends inside word {i + 1} of {count}: the file is cut off')
-                put(word.decode('utf-8', 'replace').lstrip('\n'), numbers.tolist(), f'word {i + 1}')
+                put(word.decode('utf-8', 'replace').lstrip('\n'), np.frombuffer(numbers, dtype='<f4').tolist(), f'word {i + 1}')
     else:
         with open(path, encoding='utf-8') as file:
             for number, line in enumerate(file, 1):
