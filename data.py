@@ -74,7 +74,8 @@ def word2vec(path, vocabulary, size):
 
     def put(word, numbers, place):
         if len(numbers) != size:
-            raise BadInput(f'{path}, {place}: a vector of {len(numbers)} numbers, but the embedding has {size}: use --embed {len(numbers)}')
+            raise BadInput(f'{path}, {place}: a vector of {len(numbers)} numbers, but the embedding has {size}: '
+                           f'use --embed {len(numbers)}')
         if word in vocabulary.index:
             vectors[vocabulary.index[word]], found[vocabulary.index[word]] = torch.tensor(numbers), True
 
@@ -168,7 +169,8 @@ def load(dataset, root, split):
     try:
         corpus = reader(folder, split)
     except FileNotFoundError as error:
-        raise BadInput(f'{dataset} has no {split} split under {folder}: {Path(error.filename or str(error)).name} is absent') from None
+        absent = Path(error.filename or str(error)).name
+        raise BadInput(f'{dataset} has no {split} split under {folder}: {absent} is absent') from None
     if not corpus.ids:
         raise BadInput(f'{dataset}: the {split} split under {folder} is empty')
     return corpus
@@ -190,7 +192,7 @@ class Features:
             self.rows = {video: row for row, video in enumerate(self.info['ids'])}
             self.scale = self.info.get('scale')
             if len(self.rows) != len(self.array):
-                raise BadInput(f'{self.path}: {len(self.array)} rows, but {name}.json beside it lists {len(self.rows)} different ids')
+                raise BadInput(f'{self.path}: {len(self.array)} rows, but {name}.json beside it lists {len(self.rows)} ids')
         elif (folder / name).is_dir():
             self.path = folder / name
             self.rows = {path.stem: path for path in sorted(self.path.glob('*.npy'))}
@@ -201,8 +203,8 @@ class Features:
             self.rows = {video: video for video in self.array}
         else:
             there = sorted({path.stem for path in folder.glob('*') if path.suffix in ('.npy', '.h5') or path.is_dir()})
-            raise BadInput(f'no features {name!r}: looked for {name}.npy with {name}.json, {name}/<id>.npy and {name}.h5 in {folder}; '
-                           f'there: {", ".join(there) or "nothing"}. Choose with --features.')
+            raise BadInput(f'no features {name!r}: looked for {name}.npy with {name}.json, {name}/<id>.npy and {name}.h5 '
+                           f'in {folder}; there: {", ".join(there) or "nothing"}. Choose with --features.')
 
     def raw(self, video):
         """The numbers as they lie on disk, without reading them yet where the format allows it."""
@@ -267,8 +269,8 @@ class Batches:
         return [visits[i] for i in order]
 
     def __len__(self):
-        n = sum(-(-len(numbers) // self.captions) for numbers in self.caption_ids.values()) if self.vocabulary else len(self.corpus.ids)
-        return -(-n // self.videos)
+        visits = [-(-len(numbers) // self.captions) if self.vocabulary else 1 for numbers in self.caption_ids.values()]
+        return -(-sum(visits) // self.videos)
 
     def epoch(self, epoch, start=0):
         """Batches from number `start` on."""
@@ -306,3 +308,11 @@ class Batches:
         if corpus.categories:
             batch['category'] = torch.tensor([corpus.category[video] for video in ids])
         return batch
+
+
+def to(batch, device):
+    """The batch with its tensors on that device."""
+    def move(value):
+        return value.to(device) if torch.is_tensor(value) else value
+    return {name: {k: move(x) for k, x in value.items()} if isinstance(value, dict) else move(value)
+            for name, value in batch.items()}

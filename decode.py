@@ -2,8 +2,8 @@
 
 A model offers two functions, and this file knows nothing else of it:
 
-    encode(batch)              -> memory, state      one row per video; memory stays, state changes with every word
-    step(token, state, memory) -> logits, state, aux token (B,) or None before the first word; logits (B, V); aux: dict of (B, ...)
+    encode(batch)              -> memory, state         one row per video; memory stays, state changes with every word
+    step(token, state, memory) -> logits, state, aux    token (B,), None before the first word; logits (B, V); aux {name: (B, ...)}
 
 `memory` and `state` are trees: tensors in nested dicts, lists and tuples, each with the batch as dim 0. The ways to decode
 differ only in where the next token comes from:
@@ -149,6 +149,6 @@ class Ensemble:
         return list(memories), list(states)
 
     def step(self, token, state, memory):
-        """-> logits (B, V): the log of the summed probabilities (word_logp makes it the mean's); states; aux of the first model"""
+        """-> logits (B, V): log of the summed probabilities, which word_logp makes the mean's; states; aux of the first model"""
         logits, states, auxes = zip(*(m.step(token, s, x) for m, s, x in zip(self.models, state, memory)))
         return torch.stack([word_logp(x) for x in logits]).logsumexp(0), list(states), auxes[0]

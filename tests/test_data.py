@@ -107,7 +107,8 @@ def test_frames_are_padded_with_zeros_under_a_mask():
 
 
 def test_labels_and_categories_reach_the_batch():
-    corpus = Corpus('test', 'train', labels={'a': [0, 2], 'b': [1]}, classes=['x', 'y', 'z'], category={'a': 4, 'b': 1}, categories=list('pqrst'))
+    corpus = Corpus('test', 'train', labels={'a': [0, 2], 'b': [1]}, classes=['x', 'y', 'z'], category={'a': 4, 'b': 1},
+                    categories=list('pqrst'))
     batch = next(Batches(corpus, {}, videos=2).in_order())
     assert batch['labels'].tolist() == [[1, 0, 1], [0, 1, 0]] and batch['category'].tolist() == [4, 1]
 

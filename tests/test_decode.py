@@ -170,5 +170,6 @@ def test_an_ensemble_speaks_with_the_average_of_probabilities():
     logits, _, _ = both.step(None, state, memory)
     p = [word_logp(m.step(None, *reversed(m.encode(v)))[0]).exp() for m in models]
     assert torch.allclose(word_logp(logits).exp(), (p[0] + p[1]) / 2, atol=1e-6)
-    alone, same = beam(models[0], *models[0].encode(v), 6, 3), beam(Ensemble([models[0]] * 2), *Ensemble([models[0]] * 2).encode(v), 6, 3)
+    twice = Ensemble([models[0]] * 2)
+    alone, same = beam(models[0], *models[0].encode(v), 6, 3), beam(twice, *twice.encode(v), 6, 3)
     assert torch.equal(alone[0], same[0]) and torch.allclose(alone[1], same[1], atol=1e-4)
