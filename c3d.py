@@ -1,7 +1,7 @@
-"""What happens in sixteen frames? Convolutions over space and time: the network on which astar.py stands.
+"""What happens in sixteen frames, to a network whose convolutions run over space and time?
 
 Paper:      D. Tran, L. Bourdev, R. Fergus, L. Torresani, M. Paluri. "Learning Spatiotemporal Features with 3D
-            Convolutional Networks." ICCV 2015. arXiv:1412.0767. How ASTAR reads it (windows, alignment): see astar.py.
+            Convolutional Networks." ICCV 2015, doi:10.1109/ICCV.2015.510, arXiv:1412.0767. How ASTAR reads it: astar.py
 Covers:     the network (figure 3), its features and classifier; receptive fields, and the table of ASTAR's alignment.
 Leaves out: the linear SVM on top (Sec. 4), other tasks than classification, pre-training on I380K.
 

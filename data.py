@@ -29,7 +29,7 @@ import torch
 PAD, EOS, UNK = 0, 1, 2
 
 
-class BadInput(Exception):
+class BadInput(ValueError):
     """Something that the user can mend: the message names the file, the value and the way out."""
 
 

@@ -59,9 +59,10 @@ def teacher_force(model, memory, state, words, ss_prob=0.0):
         distribution, token = word_logp(logits), words[:n, t]
         logps.append(distribution.gather(1, token[:, None])[:, 0])
         auxes.append(aux)
-        if ss_prob > 0:
-            own = distribution.detach().exp().multinomial(1)[:, 0]
-            token = torch.where(torch.rand(n, device=own.device) < ss_prob, own, token)
+        swap = (torch.rand(n, device=token.device) < ss_prob).nonzero()[:, 0] if ss_prob > 0 else ()
+        if len(swap):                                       # only these rows are drawn: a draw costs as much as a softmax
+            own = distribution[swap].detach().exp().multinomial(1)[:, 0]
+            token = token.index_copy(0, swap, own)
 
     def put_back(steps):                                    # a tensor (n, ...) per step -> (B, T, ...) in the given order
         rows = [F.pad(x, [0, 0] * (x.dim() - 1) + [0, B - len(x)]) for x in steps]

@@ -297,7 +297,7 @@ def make_reward(spec, references, vocabulary):
     """
     unknown = [name for name in spec.split('+') if name not in REWARDS]
     if unknown:
-        raise ValueError(f'unknown reward {unknown[0]!r} in {spec!r}: known are {", ".join(REWARDS)}, and sums with +')
+        raise BadInput(f'unknown reward {unknown[0]!r} in {spec!r}: known are {", ".join(REWARDS)}, and sums with +')
     parts = [REWARDS[name](references) for name in spec.split('+')]
 
     def reward_fn(ids, tokens):
@@ -334,7 +334,10 @@ def load_run(path, device='cpu'):
     checkpoint = load_checkpoint(path)
     paper = importlib.import_module(checkpoint['model'])
     model = build(paper, paper.Config(**checkpoint['config']))
-    model.load_state_dict(checkpoint['state_dict'])
+    try:
+        model.load_state_dict(checkpoint['state_dict'])
+    except RuntimeError as error:
+        raise BadInput(f'{path} does not fit {checkpoint["model"]}.py as it is now: {str(error)[:300]}') from None
     return model.to(device).eval(), checkpoint
 
 
@@ -448,9 +451,12 @@ def main(argv):
     parser.add_argument('--split', choices=('train', 'val', 'test'), help='(default: test, or val where a dataset has no test)')
     parser.add_argument('--beam', type=int, metavar='K', help="beam width (default: the paper's, as the run has it)")
     parser.add_argument('--json', metavar='FILE', help='captions, references and scores (default: RUN/captions.json)')
+    parser.add_argument('--grounding', action='store_true', help='shapes: attention and slots against the truth, in numbers')
+    parser.add_argument('--words', action='store_true', help='parts of speech of the captions, in numbers and as a picture')
     parser.add_argument('--root', default='data', help='folder that holds the dataset (default: data)')
     parser.add_argument('--device', default='cuda' if torch.cuda.is_available() else 'cpu', help='(default: %(default)s)')
     args = parser.parse_args(argv)
+    import show                                         # here, so that rewards and metrics do without it
     models, checkpoints = zip(*(load_run(path, args.device) for path in args.runs))
     first, cfg, folder = checkpoints[0], models[0].cfg, Path(args.runs[0])
     for path, other in zip(args.runs, checkpoints):
@@ -476,8 +482,19 @@ def main(argv):
     path = args.json or folder / ('captions.json' if corpus.split == 'test' else f'captions-{corpus.split}.json')
     write_json(path, {'runs': args.runs, 'split': corpus.split, 'beam': beam, 'scores': scores, 'videos': rows})
     print(f'captions    {path}\ncheckpoint  {folder / "best.pt"}\nlog         {folder / "log.jsonl"}')
+    if args.grounding:
+        if not corpus.truth:
+            raise BadInput(f'--grounding needs the truth, which only shapes has, not {first["dataset"]}')
+        print('\nslots named rightly\n' + '\n'.join(f'  {name:24} {value:.3f}' for name, value in show.slot_table(found, corpus.truth).items()))
+        measured = show.grounding(models[0], corpus, features, vocabulary, found, args.device)
+        print('attention against the truth\n' + '\n'.join(
+            f'  {role:8} ' + '  '.join(f'{name} {value:.3f}' for name, value in row.items()) for role, row in measured.items()) + '\n')
+    if args.words:
+        shares, words = show.word_classes(list(found.values()))
+        print('  '.join(f'{kind}s {share:.1%}' for kind, share in shares.items()))
+        print('after the five most frequent: ' + ', '.join(f'{word} ({kind}, {n})' for word, kind, n in words))
+        print(f'picture     {show.draw_words(shares, words, folder / "words.png")}')
     if vocabulary and len(models) == 1:
-        import show                                     # matplotlib only where a picture is drawn
         picture = show.one_caption(model, corpus, features, vocabulary, found, folder / 'attention.png', args.device)
         print(f'picture     {picture}')
 

@@ -6,6 +6,7 @@ each paper which of them are over time, over space, or a few numbers per word.
 Letters: T words, F frames, Y X rows and columns of the grid, L = Y*X.
 """
 import math
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +17,12 @@ import decode
 import shapes
 from data import BadInput
 
-# paper -> attention over frames (T, F), over space (T, L) or both (T, F, L); numbers per word (T,) or (T, n) with their names
+# paper -> attention over frames (T, F) and over space (T, L) (the first that the variant has), or over both at once (T, F, L);
+# numbers per word (T,) or (T, n), with their names
 VIEWS = {
-    'stats': dict(time='ts_frames', space='ts_space', bars={'mix': ('ST', 'TS')}),
+    'stats': dict(time=('ts_frames', 'st_frames'), space=('ts_space', 'st_space'), bars={'mix': ('ST', 'TS')}),
     'sta': dict(both='space', bars={'gate': ('gate',)}),
-    'vre': dict(time='frames', space='space', bars={}),
+    'vre': dict(time=('frames',), space=('space',), bars={}),
     'astar': dict(both='space', bars={'layers': ('pool2', 'pool3', 'pool4', 'pool5')}),
 }
 
@@ -34,23 +36,37 @@ def replay(model, batch, vocabulary, caption):
 
 
 def over_time_and_space(name, aux):
-    """-> weights of the frames (T, F) or None, maps (T, Y, X) of the strongest frame or None, {name: numbers (T, n)}"""
+    """-> weights of the frames (T, F) or None, of the regions (T, F, L) within each frame or None, {name: numbers (T, n)}"""
     view = VIEWS[name]
-    if 'both' in view and view['both'] in aux:
-        both = aux[view['both']].reshape(*aux[view['both']].shape[:2], -1)                  # (T, F, L)
+    bars = {name: aux[name].reshape(len(aux[name]), -1) for name in view['bars'] if name in aux}
+    if view.get('both') in aux:
+        both = aux[view['both']].reshape(*aux[view['both']].shape[:2], -1)                  # (T, F, L), sums to one over both
         time = both.sum(2)
-        space = both[np.arange(len(both)), time.argmax(1)]                                  # (T, L)
-    else:
-        time, space = aux.get(view.get('time')), aux.get(view.get('space'))
-    if space is not None:
-        side = math.isqrt(space.shape[1])
-        space = space.reshape(len(space), side, -1) if side * side == space.shape[1] and side > 1 else None
-    return time, space, {name: aux[name].reshape(len(aux[name]), -1) for name in view['bars'] if name in aux}
+        return time, both / np.maximum(time[..., None], 1e-9), bars
+    time, space = (next((aux[name] for name in view[key] if name in aux), None) for key in ('time', 'space'))
+    if space is not None and space.ndim == 2:                                               # one map for all frames
+        space = np.repeat(space[:, None], 1 if time is None else time.shape[1], axis=1)
+    return time, space, bars
+
+
+def square(cells):
+    """(L,) -> (Y, X), or None where the regions form no grid"""
+    side = math.isqrt(len(cells))
+    return cells.reshape(side, side) if side > 1 and side * side == len(cells) else None
 
 
 def frames_of(corpus, video):
     """uint8 (F, H, W, 3) where the frames can be had: shapes are rendered again"""
     return shapes.render(shapes.scene(video)) if corpus.name == 'shapes' else None
+
+
+def save_figure(figure, path):
+    import matplotlib.pyplot as plt
+    try:
+        figure.savefig(path, dpi=110)
+    except OSError as error:
+        raise BadInput(f'cannot write {path}: {error}') from None
+    plt.close(figure)
 
 
 def one_caption(model, corpus, features, vocabulary, captions, path, device, video=None):
@@ -75,8 +91,9 @@ def one_caption(model, corpus, features, vocabulary, captions, path, device, vid
             best = int(time[t].argmax() * len(frames) / time.shape[1])
             extent = (t * 1.04 * side, (t * 1.04 + 1) * side, side, 0)
             axis.imshow(frames[best], extent=extent)
-            if space is not None:
-                axis.imshow(space[t], extent=extent, cmap='inferno', alpha=0.55, interpolation='bilinear')
+            lit = None if space is None else square(space[t, time[t].argmax() if space.shape[1] > 1 else 0])
+            if lit is not None:                             # the frame stays visible where nothing was looked at
+                axis.imshow(np.ones_like(lit), extent=extent, cmap='autumn', alpha=0.75 * lit / lit.max(), interpolation='bilinear')
             axis.text(extent[0] + 3, 12, f'frame {best + 1}', color='white', fontsize=7)
         axis.set(xlim=(0, len(words) * 1.04 * side), ylim=(side, 0), yticks=[])
         axis.set_xticks([(t * 1.04 + 0.5) * side for t in range(len(words))])
@@ -97,9 +114,91 @@ def one_caption(model, corpus, features, vocabulary, captions, path, device, vid
         axis.set_xticklabels(words)
         axis.legend(fontsize=7, loc='upper right', ncols=len(labels))
     figure.suptitle(f'{video}: {captions[video]}\nreference: {corpus.captions[video][0]}', fontsize=10)
+    save_figure(figure, path)
+    return Path(path)
+
+
+def cells_in(box, side):
+    """Box [x0, y0, x1, y1] in pixels or None -> (side * side,) of 0 and 1: the cells of the grid that it touches"""
+    if box is None:
+        return np.zeros(side * side)
+    edge = np.arange(side) * shapes.SIDE / side
+    touched = lambda low, high: (edge + shapes.SIDE / side > low) & (edge < high)
+    return np.outer(touched(box[1], box[3]), touched(box[0], box[2])).ravel().astype(float)
+
+
+def grounding(model, corpus, features, vocabulary, captions, device):
+    """Attention against the truth of the embedded world -> {word class: {measure: mean over its words}}:
+    box, the share of the spatial attention on cells that the shape's box touches, and its chance, the share under even attention;
+    window, the share of the temporal attention in the frames of the action, and its chance. The subject's and the verb's box is
+    the first shape's, the object's the second's; only words that the caption gets right count."""
+    found = {}
+    for video, caption in captions.items():
+        truth = corpus.truth[video]
+        right = shapes.slots_right(caption, truth)
+        batch = data.to(data.Batches(corpus, features).collate([(video, [])]), device)
+        words, aux = replay(model, batch, vocabulary, caption)
+        time, space, _ = over_time_and_space(type(model).__module__, aux)
+        for t, role in enumerate(shapes.word_roles(caption, truth)):
+            role = 'verb' if role == 'direction' else role
+            if role not in ('subject', 'verb', 'object') or not right['action' if role == 'verb' else role] or t >= len(words):
+                continue
+            mine = found.setdefault(role, {'box': [], 'box chance': [], 'window': [], 'window chance': []})
+            steps = shapes.STEPS if time is None else time.shape[1]
+            when = np.arange(steps) * shapes.STEPS // steps                                     # the clip's frame at each step
+            if space is not None and square(space[t, 0]) is not None:
+                boxes, maps = truth['boxes'][role == 'object'], np.broadcast_to(space[t], (steps, space.shape[2]))
+                inside = np.stack([cells_in(boxes[frame], math.isqrt(space.shape[2])) for frame in when])       # (F, L)
+                weight = inside.any(1) * (np.ones(steps) if time is None else time[t])          # given that the shape is there
+                weight = weight / max(weight.sum(), 1e-9)
+                mine['box'].append((weight * (maps * inside).sum(1)).sum())
+                mine['box chance'].append((weight * inside.mean(1)).sum())
+            if time is not None:
+                window = (when >= truth['window'][0]) & (when <= truth['window'][1])
+                mine['window'].append(time[t][window].sum())
+                mine['window chance'].append(window.mean())
+    return {role: {name: float(np.mean(values)) for name, values in several.items() if values} for role, several in found.items()}
+
+
+def slot_table(captions, truth):
+    """-> {group of clips or slot: share of slots named rightly}"""
+    right = {video: shapes.slots_right(caption, truth[video]) for video, caption in captions.items()}
+    simple = lambda video: truth[video]['slots']['action']
+    actions = {'order-only actions': lambda v: truth[v]['order_only'], 'directions': lambda v: simple(v) in shapes.DIRECTIONS,
+               'other actions': lambda v: not truth[v]['order_only'] and simple(v) not in shapes.DIRECTIONS}
+    rows = {name: [right[v]['action'] for v in captions if belongs(v)] for name, belongs in actions.items()}
+    rows |= {slot: [slots[slot] for slots in right.values() if slot in slots] for slot in ('subject', 'colour', 'object', 'object colour')}
+    rows |= {'seen combinations': [ok for v in captions if not truth[v]['held_out'] for ok in right[v].values()],
+             'held-out combinations': [ok for v in captions if truth[v]['held_out'] for ok in right[v].values()]}
+    return {name: float(np.mean(values)) for name, values in rows.items() if values}
+
+
+def word_classes(captions, skip=5, most=20):
+    """Captions (str) -> share of verbs, nouns and adjectives among the three; the most frequent of these words after the first
+    `skip`, as [(word, class, count)] (STaTS, figure 5)"""
+    import nltk
     try:
-        figure.savefig(path, dpi=110)
-    except OSError as error:
-        raise BadInput(f'cannot write {path}: {error}') from None
-    plt.close(figure)
+        tagged = nltk.pos_tag_sents([caption.split() for caption in captions], tagset='universal')
+    except LookupError:
+        raise BadInput("the tagger's model is missing; type: python -c \"import nltk; "
+                       "nltk.download('averaged_perceptron_tagger_eng'); nltk.download('universal_tagset')\"") from None
+    kinds = {'VERB': 'verb', 'NOUN': 'noun', 'ADJ': 'adjective'}
+    counts = Counter((word, kinds[tag]) for sentence in tagged for word, tag in sentence if tag in kinds)
+    total = sum(counts.values())
+    shares = {kind: sum(n for (_, k), n in counts.items() if k == kind) / max(total, 1) for kind in kinds.values()}
+    return shares, [(word, kind, n) for (word, kind), n in counts.most_common()[skip:skip + most]]
+
+
+def draw_words(shares, words, path):
+    """The two charts of figure 5 -> path"""
+    import matplotlib
+    matplotlib.use('Agg')
+    import matplotlib.pyplot as plt
+    colours = {'verb': 'tab:red', 'noun': 'tab:blue', 'adjective': 'tab:green'}
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.6), layout='constrained', width_ratios=(3, 1))
+    left.bar(range(len(words)), [n for _, _, n in words], color=[colours[kind] for _, kind, _ in words])
+    left.set(ylabel='times said', xticks=range(len(words)))
+    left.set_xticklabels([word for word, _, _ in words], rotation=60, ha='right')
+    right.pie(shares.values(), labels=[f'{kind}s {share:.0%}' for kind, share in shares.items()], colors=[colours[kind] for kind in shares])
+    save_figure(figure, path)
     return Path(path)

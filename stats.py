@@ -8,7 +8,7 @@ Leaves out: the CNNs (extract.py or your own), the rank-SVM (4)-(5), which (6)-(
     ST:  grid --mean over time--> spatial attention e, one for all frames --> x_1..x_F --ranked LSTM, + mean--> x_ST
     TS:  frames --sharp temporal attention tau--> one grid --spatial attention e--> x_TS
     words so far --self-attention--> s;  the query of every attention is [h, s]
-    [last word, tanh(mix of x_ST and x_TS), category] --LSTM--> h --> next word
+    [last word, xhat = tanh(mix of x_ST and x_TS), category] --LSTM--> h;  [h, xhat] --> next word
 
 Paper -> code:  x_tj memory['x'] | x~_j keys 'st_space' | xbar_t 'frame' | xhat_t x | xhat_ST x_st | xhat_TS x_ts | tau, e aux
                 h_{i-1} state['h'] (before the step) | zeta rank_loss | beta (margin) cfg.margin | beta_1, beta_2 mix | eta cfg.eta
@@ -246,7 +246,7 @@ class Captioner(nn.Module):
         self.init = nn.Linear(visual, 2 * cfg.hidden)
         self.lstm = nn.LSTMCell(cfg.embed + visual + cfg.embed * cfg.category, cfg.hidden)
         self.drop = nn.Dropout(cfg.dropout)
-        self.out = nn.Linear(cfg.hidden, cfg.vocab)
+        self.out = nn.Linear(cfg.hidden + visual, cfg.vocab)
 
     def encode(self, batch):
         """batch -> memory, state: h, c (N, H); keys (N, 0, A) and values (N, 0, E) of the words said so far"""
@@ -287,7 +287,9 @@ class Captioner(nn.Module):
         aux = dict(auxes[0])
         if 'rank' in aux:
             aux['rank'] = sum(a['rank'] for a in auxes)
-        return self.out(self.drop(h)), {'h': h, 'c': c, 'keys': keys, 'values': values}, aux
+        # UNSPECIFIED: what the word is read from; we chose h and xhat: the attentions learn much sooner than from h alone.
+        logits = self.out(self.drop(torch.cat([h, *xs], 1)))           # (B, V)
+        return logits, {'h': h, 'c': c, 'keys': keys, 'values': values}, aux
 
     def forward(self, batch, *, epoch=0, reward_fn=None):
         """batch -> loss (), logs. Sec. 3.4: cross-entropy and ranking loss; after `reward_after` epochs also REINFORCE."""

@@ -283,7 +283,10 @@ def main(argv):
         checkpoint, device = evaluate.load_checkpoint(out / 'last.pt'), args.device
         args, cfg, paper = parse(checkpoint['argv'] + argv)
         args.device, vocabulary = device, checkpoint['vocab'] and data.Vocabulary(checkpoint['vocab'])
-    evaluate.check_java()
+    try:
+        evaluate.check_java()                               # before training, not after the first epoch
+    except RuntimeError as error:
+        raise BadInput(error) from None
     for turn in range(world):                               # one process renders the embedded world, the others then find it
         if turn == rank:
             dataset, train, val, features, vocabulary = open_data(args, cfg, paper, vocabulary)

@@ -247,10 +247,12 @@ def test_bleu4_by_hand_and_equal_to_nltk():
     np.testing.assert_allclose(evaluate.bleu4(references)(list(references), captions), theirs, rtol=0, atol=1e-9)
 
 
-def test_rouge_and_meteor_rewards_equal_the_metrics():
+def test_quick_scores_and_rewards_equal_the_metrics():
     references, captions = sentences(2, videos=8)
     captions[3] = ''
     _, each = evaluate.score(references, {i: [c] for i, c in zip(references, captions)}, per_video=True)
+    quick = evaluate.score(references, {i: [c] for i, c in zip(references, captions)}, per_video=True, quick=True)[1]
+    assert quick == {i: {name: row[name] for name in ('Bleu_4', 'ROUGE_L', 'CIDEr')} for i, row in each.items()}
     for reward, name in ((evaluate.rouge_l, 'ROUGE_L'), (evaluate.meteor, 'METEOR'), (evaluate.cider_d, 'CIDEr')):
         ours = reward(references)(list(references), captions)
         np.testing.assert_allclose(ours, [each[i][name] for i in references], rtol=0, atol=1e-9)

@@ -287,9 +287,9 @@ def test_the_joint_loss_by_hand():
     model, batch, nan = make(beta=0.5), make_batch(), float('nan')
     xe = [model.cross_entropy(memory, batch) for memory in model.watch(batch)]
     reward, alpha = -(xe[1] - xe[0]), model.watch(batch)[1]['focus'].max(1).values[batch['rows']]
-    model.previous_reward[batch['caption_ids']] = reward.detach() + torch.tensor([-2.0, 1.0, 0.0, nan, nan])
+    model.previous_reward[batch['caption_ids']] = reward.detach() + torch.tensor([-2.0, nan, 1.0, 0.0, nan])
     loss, logs = model(batch)
-    hand = sum(xe[0] + xe[1]) / 5 + 0.5 * (-2 * alpha[0].log() - (1 - alpha[1]).log()) / 5
+    hand = sum(xe[0] + xe[1]) / 5 + 0.5 * (-2 * alpha[0].log() - (1 - alpha[2]).log()) / 5
     assert loss.item() == pytest.approx(hand.item()) and logs['reward'] == pytest.approx(reward.mean().item())
 
 
@@ -323,6 +323,11 @@ def test_the_reward_of_the_epoch_before_is_kept_per_caption():
     a, b = model(batch)[1]['refocus'], copy(shuffled)[1]['refocus']
     assert a == pytest.approx(b) and a > 0
     assert torch.allclose(model.previous_reward, copy.previous_reward, equal_nan=True)
+
+
+def test_scheduled_sampling_reads_the_models_own_words_in_training_alone():
+    batch, plain, own = make_batch(), make('warm'), make('warm', sampling=1.0)
+    assert plain(batch)[0] != own(batch)[0] and plain.eval()(batch)[0] == own.eval()(batch)[0]
 
 
 def test_validation_neither_reads_nor_writes_the_rewards():
@@ -444,7 +449,7 @@ def test_self_critical_loss_and_its_baseline():
 
     def reward_fn(ids, tokens):
         calls.append((ids, tokens))
-        return tokens.sum(1).double()
+        return tokens.sum(1) + torch.tensor([{'a': 0.0, 'b': 10.0, 'c': 50.0}[video] for video in ids]).double()
 
     torch.manual_seed(3)
     model(batch, reward_fn=reward_fn)
