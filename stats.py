@@ -1,22 +1,25 @@
 """Where and when does each word look: first a place and its history, or first a moment and its objects?
 
 Paper:      A. Cherian, J. Wang, C. Hori, T. K. Marks. "Spatio-Temporal Ranked-Attention Networks for Video Captioning."
-            WACV 2020. arXiv:2001.06127
+            WACV 2020. arXiv:2001.06127, doi:10.1109/WACV45572.2020.9093291
 Covers:     Sec. 3-4.1 and tables 1 and 2 (variant and pool), Eq. 1-3, 6-12.
-Leaves out: the CNNs (extract.py or your own), the rank-SVM (4)-(5), which (6)-(8) replace; figure 5 is `evaluate.py --words`.
+Leaves out: the CNNs, and the rank-SVM (4)-(5), which (6)-(8) replace. Figure 5 is `evaluate.py --words`.
 
     ST:  grid --mean over time--> spatial attention e, one for all frames --> x_1..x_F --ranked LSTM, + mean--> x_ST
     TS:  frames --sharp temporal attention tau--> one grid --spatial attention e--> x_TS
-    words so far --self-attention--> s;  the query of every attention is [h, s]
+    words so far --self-attention--> s;  the query of every visual attention is [h, s]
     [last word, xhat = tanh(mix of x_ST and x_TS), category] --LSTM--> h;  [h, xhat] --> next word
 
-Paper -> code:  x_tj memory['x'] | x~_j keys 'st_space' | xbar_t 'frame' | xhat_t x | xhat_ST x_st | xhat_TS x_ts | tau, e aux
-                h_{i-1} state['h'] (before the step) | zeta rank_loss | beta (margin) cfg.margin | beta_1, beta_2 mix | eta cfg.eta
+Paper -> code:  x_tj memory['x'] | x~_j keys 'st_space' | xbar_t 'frame' | xhat_t x | xhat_TS x_ts | tau, e aux
+                xhat_ST w in Eq. 6-8, x_st in Eq. 12 (with the mean)
+                h_{i-1} state['h'] before the step (s has read the last word, h has not) | zeta rank_loss |
+                beta (margin) cfg.margin | beta_1, beta_2 mix | eta cfg.eta
 Letters:        N videos, B captions, F frames, Y X grid, L = Y*X regions, D feature size, A attention, E words' embedding,
-                H hidden, Q = H + E query, T words, V vocabulary
+                H hidden, Q = H + E query, T words, V vocabulary (the paper's T, n, m, D, d are F, L, T, V, D here)
 
 Features: a frame is a grid (Y, X, D): one spatial attention for all frames; or regions (L, D) without a fixed place: one for each
-frame; or a single vector (D,): nothing to choose in space, so the ranked LSTM runs once per video and not once per word.
+frame; or a single vector (D,): nothing to choose in space, so the ranked LSTM runs once per video and not once per word
+(its loss counts per word all the same).
 """
 from dataclasses import dataclass, field
 from math import exp
@@ -25,6 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from data import BadInput
 from decode import greedy, sample, select, teacher_force
 
 VARIANTS = ('st', 'ts', 'stats')                                                              # table 1
@@ -42,38 +46,38 @@ class Config:
 
     features: tuple = ('i3d_rgb',)     # feature kinds, aligned in time, Sec. 4.1
     variant: str = 'stats'             # st, ts or stats, table 1
-    pool: str = 'mean+ranked'          # how ST pools over time, table 2
+    pool: str = 'mean+ranked'          # how ST pools over time: table 2, with --variant st (not used by ts)
     category: bool = False             # read the category of the video, table 4 (+C)
     visual: int = 512                  # D, visual embedding, Sec. 4.1
     embed: int = 256                   # E, word embedding, Sec. 4.1
     attn: int = 128                    # A, space of every attention, Sec. 4.1
     hidden: int = 512                  # H. UNSPECIFIED: units of the language LSTM; we chose those of the visual embedding
     normalise: bool = True             # UNSPECIFIED: scale of the features; we chose every vector to a root mean square of 1
-    dropout: float = 0.5               # UNSPECIFIED: dropout; we chose 0.5 on the language LSTM's input and output
+    dropout: float = 0.5               # UNSPECIFIED: dropout; we chose 0.5 on the LSTM's input and on what the word is read from
     temperature: float = 0.2           # UNSPECIFIED: "low" temperature of Eq. 9; we chose 0.2
     margin: float = 0.1                # beta of Eq. 7. UNSPECIFIED: its value; we chose 0.1
     rank_weight: float = 0.01          # UNSPECIFIED: weight of Eq. 6 against the cross-entropy; we chose 0.01
     eta: float = 24.0                  # scheduled sampling, Sec. 4.1; 0: always the given words
     reward_after: int = 10             # epochs of cross-entropy alone before the rewards, Sec. 3.4
-    reward: str = 'meteor+bleu4'       # sum of metrics, Sec. 3.4
+    reward: str = 'meteor+bleu4'       # sum of metrics, Sec. 3.4. UNSPECIFIED: which BLEU; we chose BLEU-4, smoothed
     reward_weight: float = 1.0         # UNSPECIFIED: weight of the reward against the cross-entropy; we chose 1
 
     optimizer: str = 'rmsprop'         # adam, adamw or rmsprop, Sec. 4.1
     rate: float = 1e-4                 # learning rate, Sec. 4.1
-    weight_decay: float = 0.0          # coupled, as in torch's Adam
+    weight_decay: float = 0.0          # coupled (except with adamw)
     schedule: str = 'constant'         # constant or cosine
     clip: float = 5.0                  # norm of the gradient. UNSPECIFIED: whether clipped; we chose 5
     epochs: int = 20                   # Sec. 4.1
     videos_per_batch: int = 32         # Sec. 4.1
-    captions_per_video: int = 1        # captions of each video in a batch
-    min_count: int = 1                 # rarer words become <unk>
-    max_len: int = 30                  # longest caption in words
+    captions_per_video: int = 1        # captions of each video. UNSPECIFIED: what "32" counts; we chose videos, x 5 in presets
+    min_count: int = 1                 # rarer words become <unk>. UNSPECIFIED: how rare; we chose 3 in the presets
+    max_len: int = 30                  # longest caption in words. UNSPECIFIED: its value; we chose 30
     beam: int = 5                      # UNSPECIFIED: beam size; we chose 5
 
 
-PRESETS = {
+PRESETS = {                            # shapes' 10 epochs end where the rewards would begin: --epochs 15 adds five with them
     'shapes': dict(features=('clip',), visual=64, embed=64, attn=64, hidden=256, normalise=False, dropout=0.1, eta=0.0,
-                   optimizer='adamw', rate=2e-3, schedule='cosine', epochs=10, captions_per_video=5, max_len=20, beam=3),
+                   optimizer='adamw', rate=2e-3, schedule='cosine', epochs=8, captions_per_video=5, max_len=20, beam=3),
     'msvd': dict(features=('i3d_rgb',), min_count=3, captions_per_video=5),
     'msrvtt': dict(features=('i3d_rgb',), min_count=3, captions_per_video=5),
 }
@@ -81,6 +85,7 @@ PRESETS = {
 
 def sampling_rate(epoch, eta):
     """How often scheduled sampling reads a word of the model's own: one minus the teacher-forcing ratio of Sec. 4.1."""
+    # UNSPECIFIED: whether the first epoch is 0 or 1; we chose 0.
     return 1 - eta / (eta + exp(epoch / eta)) if eta else 0.0
 
 
@@ -95,8 +100,8 @@ def rank_loss(w, frames, margin, mask=None):
 
 
 def reinforce(logp, advantage):
-    """logp (B, T) of sampled words, 0 after <eos>; advantage (B,) -> loss (B,), whose gradient is that of minus the expected
-    reward. Any baseline that does not look at the sample leaves the expectation as it is."""
+    """logp (B, T) of sampled words, 0 after <eos>; advantage (B,) -> loss (B,), whose gradient is, on average over
+    samples, that of minus the expected reward. Any baseline that does not look at the sample leaves the expectation as it is."""
     return -advantage.detach() * logp.sum(1)
 
 
@@ -129,12 +134,10 @@ class Visual(nn.Module):
         self.cfg, query = cfg, cfg.hidden + cfg.embed
         self.single, self.grid = len(shape) == 1, len(shape) == 3
         # UNSPECIFIED: the embedding's form; we chose a linear one. A linear layer of an average is the average of the layer, so
-        # the attentions average whatever is smaller, the embedded features or the given ones (these also need no gradient).
-        embed, size = nn.Linear(shape[-1], cfg.visual), min(shape[-1], cfg.visual)
-        if self.single or shape[-1] > cfg.visual:
-            self.before, self.after, size = embed, nn.Identity(), cfg.visual
-        else:
-            self.before, self.after = nn.Identity(), embed
+        # the attentions average whatever is smaller, the embedded features or the given ones; in the second case the keys are
+        # made of the given ones too, and W_x stands for W_x times the embedding.
+        embed, first = nn.Linear(shape[-1], cfg.visual), self.single or shape[-1] > cfg.visual
+        self.before, self.after, size = (embed, nn.Identity(), cfg.visual) if first else (nn.Identity(), embed, shape[-1])
         if cfg.variant != 'ts':
             if cfg.pool in ('temporal', 'mean+temporal'):
                 self.st_frames = Attention(query, size, cfg.attn)
@@ -179,10 +182,11 @@ class Visual(nn.Module):
     def pool(self, x, mask):
         """x (B, F, D), mask (B, F) -> x_ST (B, D), the ranking loss (B,): the rows of table 2 that pool attended frames"""
         parts, x_st, rank = self.cfg.pool.split('+'), 0, x.new_zeros(len(x))
-        if 'mean' in parts:                                            # UNSPECIFIED: how mean and ranked combine; we chose the sum
+        if 'mean' in parts:                                            # UNSPECIFIED: how mean and LSTM combine; we chose the sum
             x_st = masked_mean(x, mask)
         if 'mean' != parts[-1]:
             w = self.lstm(x)[0][torch.arange(len(x), device=x.device), mask.sum(1) - 1]   # Eq. 8  (B, D), at the last real frame
+            # UNSPECIFIED: ranking loss of mean + ranked; we chose that of the LSTM's output alone, the w of the rank-SVM.
             rank = rank_loss(w, x, self.cfg.margin, mask) if 'ranked' in parts else rank
             x_st = x_st + w
         return x_st, rank
@@ -209,7 +213,8 @@ class Visual(nn.Module):
         # DEVIATION: paper prints an arg max, here a sharp softmax, because that is what the paper says it computes.
         tau = self.ts_frames(q, memory['ts_frames']).masked_fill(~mask, float('-inf'))
         tau = (tau / self.cfg.temperature).softmax(1)                  # Eq. 9  (B, F)
-        x = (tau[:, None] @ x.flatten(2)).view(len(x), *x.shape[2:])   # (B, L, D) or (B, D), the chosen frame
+        # (B, L, D) or (B, D), the chosen frame. Of regions, box j of several frames is mixed as far as tau does not pick one.
+        x = (tau[:, None] @ x.flatten(2)).view(len(x), *x.shape[2:])
         if self.single:
             return x, {'ts_frames': tau}
         # DEVIATION: paper prints no softmax, here one, because the weights are to sum to one.
@@ -233,9 +238,9 @@ class Captioner(nn.Module):
     def __init__(self, cfg):
         super().__init__()
         if cfg.variant not in VARIANTS or cfg.pool not in POOLS:
-            raise ValueError(f'variant {cfg.variant!r} is none of {VARIANTS}, or pool {cfg.pool!r} none of {POOLS}')
+            raise BadInput(f'variant {cfg.variant!r} is none of {VARIANTS}, or pool {cfg.pool!r} none of {POOLS}')
         if cfg.category and not cfg.categories:
-            raise ValueError('category is set, but the dataset gives no categories')
+            raise BadInput('category is set, but the dataset gives no categories')
         self.cfg, visual = cfg, cfg.visual * len(cfg.features)
         self.visual = nn.ModuleDict({name: Visual(cfg, cfg.feats[name]) for name in cfg.features})
         self.embed = nn.Embedding(cfg.vocab, cfg.embed)
@@ -255,13 +260,16 @@ class Captioner(nn.Module):
         if (count != count[:, :1]).any():
             i = (count != count[:, :1]).any(1).nonzero()[0, 0].item()
             found = ', '.join(f'{name} {n}' for name, n in zip(names, count[i].tolist()))
-            raise ValueError(f'features must be aligned in time, but the frames of video {batch["ids"][i]} are: {found}')
+            raise BadInput(f'features must be aligned in time, but the frames of video {batch["ids"][i]} are: {found}')
         memory, means = {}, []
         for name, visual in self.visual.items():
             memory[name], mean = visual.encode(batch['feats'][name], batch['mask'][name])
             means.append(mean)
         if self.cfg.category:
-            memory['category'] = self.category(batch['category'])      # UNSPECIFIED: "+C"; we chose an embedding beside the word
+            if 'category' not in batch:
+                raise BadInput('this model reads the category of a video, and none is given')
+            # UNSPECIFIED: how "+C" enters; we chose an embedding beside the word, so testing needs the category too.
+            memory['category'] = self.category(batch['category'])
         # UNSPECIFIED: the first state; we chose a layer over the mean feature.
         h, c = torch.tanh(self.init(torch.cat(means, 1))).chunk(2, 1)
         return memory, {'h': h, 'c': c, 'keys': h.new_zeros(len(h), 0, self.cfg.attn),
@@ -272,13 +280,16 @@ class Captioner(nn.Module):
         st_space (B, L) on a grid or (B, F, L) on regions; st_frames (B, F) or (B, F, L), pools `temporal`; ts_frames (B, F);
         ts_space (B, L); mix (B, 2), ST and TS; rank (B,), the word's ranking loss, summed over the kinds"""
         h, keys, values = state['h'], state['keys'], state['values']
-        word = s = h.new_zeros(len(h), self.cfg.embed)                 # before the first word: nothing said, nothing attended
+        # UNSPECIFIED: what comes before the first word; we chose zeros for the word and for what self-attention finds.
+        word = s = h.new_zeros(len(h), self.cfg.embed)
         if token is not None:                                          # only the new word's key and value are computed
-            word = self.embed(token)                                    # (B, E)
+            word = self.embed(token)                                   # (B, E)
             keys = torch.cat([keys, self.words.w_x(word)[:, None]], 1)                   # (B, t, A)
             values = torch.cat([values, self.value(word)[:, None]], 1)                   # (B, t, E)
             # UNSPECIFIED: query and order of the self-attention; we chose the last word, and no positions: h knows the order.
             s = (self.words(word, keys).softmax(1)[:, None] @ values).squeeze(1)         # (B, E)
+        # UNSPECIFIED: how words and state combine, and how xhat enters LSTM(h, y); we chose side by side. So the h of the query
+        # has not read the last word yet: that one is in s.
         q = torch.cat([h, s], 1)                                       # the query of every visual attention  (B, Q)
         # UNSPECIFIED: how kinds combine; we chose an attention for each, concatenated.
         xs, auxes = zip(*(visual(q, memory[name]) for name, visual in self.visual.items()))
@@ -294,8 +305,10 @@ class Captioner(nn.Module):
     def forward(self, batch, *, epoch=0, reward_fn=None):
         """batch -> loss (), logs. Sec. 3.4: cross-entropy and ranking loss; after `reward_after` epochs also REINFORCE."""
         cfg, rows = self.cfg, batch['rows']
-        memory, state = select(self.encode(batch), rows)               # videos -> captions
-        logp, aux = teacher_force(self, memory, state, batch['captions'], sampling_rate(epoch, cfg.eta))     # (B, T)
+        encoded = self.encode(batch)
+        memory, state = select(encoded, rows)                          # videos -> captions
+        own_words = sampling_rate(epoch, cfg.eta) if self.training else 0.0
+        logp, aux = teacher_force(self, memory, state, batch['captions'], own_words)     # (B, T)
         loss = nll = -logp.sum(1)                                      # (B,)
         logs = {'nll': nll.mean().item()}
         if 'rank' in aux:
@@ -304,16 +317,16 @@ class Captioner(nn.Module):
         if reward_fn is not None and epoch >= cfg.reward_after:
             words, logp = sample(self, memory, state, cfg.max_len)     # one per caption, with this pass's dropout
             reward = reward_fn([batch['ids'][i] for i in rows.tolist()], words)          # (B,)
-            baseline = reward_fn(batch['ids'], self.best_guess(batch))[rows]             # (B,), self-critical
+            # UNSPECIFIED: the baseline; we chose the self-critical one of [44], which Sec. 2 names.
+            baseline = reward_fn(batch['ids'], self.best_guess(*encoded))[rows]          # (B,)
             loss = loss + cfg.reward_weight * reinforce(logp, reward - baseline)
             logs |= {'reward': reward.mean().item(), 'baseline': baseline.mean().item()}
         return loss.mean(), logs
 
-    @torch.no_grad()
-    def best_guess(self, batch):
-        """batch -> greedy captions (N, T), one per video, without dropout: the baseline that a sample has to beat"""
+    def best_guess(self, memory, state):
+        """-> greedy captions (N, T), one per video, without dropout: the baseline that a sample has to beat"""
         training = self.training
         self.eval()
-        words, _ = greedy(self, *self.encode(batch), self.cfg.max_len)
+        words, _ = greedy(self, memory, state, self.cfg.max_len)
         self.train(training)
         return words

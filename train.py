@@ -205,7 +205,8 @@ def train_stage(args, cfg, paper, out, epochs, dataset, train, val, features, vo
         sys.exit(130)
 
     for epoch in range(progress['epoch'], epochs):
-        if epoch - progress['best_epoch'] >= args.patience and progress['best_epoch']:
+        waited = epoch - max(progress['best_epoch'], getattr(cfg, 'reward_after', 0))   # a new objective has its own patience
+        if waited >= args.patience and progress['best_epoch']:
             say(rank, f'{metric} has not risen for {args.patience} epochs: stopped early')
             break
         # The seed depends on the epoch, so that a resumed run draws what an unbroken one would have drawn.

@@ -94,8 +94,8 @@ def score(att, q, x):
 
 
 def softmax(scores):
-    top = [math.exp(s.item()) for s in scores]
-    return [s / sum(top) for s in top]
+    top = [s.exp() for s in scores]
+    return torch.stack([s / sum(top) for s in top])
 
 
 def visual(cfg, shape, frames=(4, 2), seed=1):
@@ -132,6 +132,20 @@ def frames_loop(part, q, x, n, grid):
     return attended, es
 
 
+def test_the_ranking_loss_trains_the_spatial_attention_through_the_frames_too():
+    """Sec. 3.1.2: "minimizing the softplus loss in turn trains the spatial attention"."""
+    cfg = config(variant='st', pool='ranked')
+    part, memory, x, q = visual(cfg, GRID, frames=(4, 4))
+    wanted = [part.st_space.w_h.weight, part.lstm.weight_ih_l0, part.after.weight]
+    got = torch.autograd.grad(part.st(q, memory)[1]['rank'].sum(), wanted)
+    total = 0
+    for b in range(2):
+        attended, _ = frames_loop(part, q[b], x[b], 4, True)
+        w = lstm_loop(part.lstm, attended)
+        total = total + sum(F.softplus(w @ attended[t - 1] + cfg.margin - w @ attended[t]) for t in range(1, 4))
+    assert all(torch.allclose(g, e) for g, e in zip(got, torch.autograd.grad(total, wanted)))
+
+
 @pytest.mark.parametrize('shape', [GRID, REGIONS])
 @pytest.mark.parametrize('pool', ['mean', 'lstm', 'mean+lstm', 'ranked', 'mean+ranked'])
 def test_st_is_eq_3_and_8_in_a_loop(shape, pool):
@@ -150,7 +164,7 @@ def test_st_is_eq_3_and_8_in_a_loop(shape, pool):
             assert aux['rank'][b].item() == pytest.approx(rank.item() if 'ranked' in pool else 0.0)
         assert torch.allclose(got[b], want)
         e = aux['st_space'][b][None].expand(n, -1) if shape == GRID else aux['st_space'][b][:n]
-        assert torch.allclose(e, torch.tensor(es).double())
+        assert torch.allclose(e, torch.stack(es))
         assert max(es[0]) > 2 * min(es[0])                          # far from uniform, or the test would see nothing
 
 
@@ -165,7 +179,7 @@ def test_temporal_pools_attend_to_all_features_or_to_the_frames_means(shape, poo
             source = [x[b, t].mean(0) for t in range(n)]
         e = softmax([score(part.st_frames, q[b], s) for s in source])
         assert torch.allclose(got[b], part.after(sum(w * s for w, s in zip(e, source))))
-        assert torch.allclose(aux['st_frames'][b].flatten()[:len(e)], torch.tensor(e).double())
+        assert torch.allclose(aux['st_frames'][b].flatten()[:len(e)], e)
 
 
 @pytest.mark.parametrize('shape', [GRID, REGIONS, SINGLE])
@@ -179,9 +193,9 @@ def test_ts_is_eq_9_to_11_in_a_loop(shape):
         chosen = [sum(tau[t] * x[b, t, j] for t in range(n)) for j in range(L)]
         e = softmax([score(part.ts_space, q[b], c) for c in chosen]) if L > 1 else [1.0]
         assert torch.allclose(got[b], part.after(sum(e[j] * chosen[j] for j in range(L))))
-        assert torch.allclose(aux['ts_frames'][b, :n], torch.tensor(tau).double()) and not aux['ts_frames'][b, n:].any()
+        assert torch.allclose(aux['ts_frames'][b, :n], tau) and not aux['ts_frames'][b, n:].any()
         if L > 1:
-            assert torch.allclose(aux['ts_space'][b], torch.tensor(e).double())
+            assert torch.allclose(aux['ts_space'][b], e)
 
 
 def test_a_low_temperature_picks_a_single_frame():
@@ -272,6 +286,10 @@ def test_self_attention_kept_in_the_state_equals_recomputation_over_the_prefix()
                 e = softmax([score(model.words, prefix[-1], p) for p in prefix])
                 want = sum(w * model.value.weight @ p for w, p in zip(e, prefix))
             assert torch.allclose(queries[t][b, 5:], want)
+            if t == 4:                                               # and it learns from every word of the prefix
+                parameters = [model.words.w_x.weight, model.value.weight, model.embed.weight]
+                got, exact = (torch.autograd.grad(y.sum(), parameters, retain_graph=True) for y in (queries[t][b, 5:], want))
+                assert all(torch.allclose(g, e) for g, e in zip(got, exact))
 
 
 # ------------------------------------------------------------------------------------------------------------- whole model
@@ -340,6 +358,8 @@ def test_unknown_names_are_refused():
 def test_normalised_features_have_no_scale():
     b = batch()
     bigger = {**b, 'feats': {'a': 7 * b['feats']['a']}}
+    x = build(config()).encode(b)[0]['a']['x'][b['mask']['a']]
+    assert torch.allclose((x ** 2).mean(-1), torch.ones(6, 6).double())      # 4 + 2 frames of 6 cells
     assert torch.allclose(logps(build(config()), b), logps(build(config()), bigger))
     assert not torch.allclose(logps(build(config(normalise=False)), b), logps(build(config(normalise=False)), bigger))
 
@@ -356,8 +376,10 @@ def test_scheduled_sampling_rate():
 def test_forward_samples_at_the_rate_of_its_epoch(monkeypatch):
     seen = []
     monkeypatch.setattr(stats, 'teacher_force', lambda *args: seen.append(args[4]) or teacher_force(*args))
-    build(config(eta=24.0))(batch(), epoch=24)
-    assert seen == [pytest.approx(math.e / (24 + math.e))]
+    model = build(config(eta=24.0)).train()
+    model(batch(), epoch=24)
+    model.eval()(batch(), epoch=24)
+    assert seen == [pytest.approx(math.e / (24 + math.e)), 0.0]                         # in evaluation the given words alone
 
 
 def all_captions(words, max_len):
@@ -389,14 +411,15 @@ def test_reinforce_is_unbiased_by_enumeration():
 
 
 class Rewards:
-    """A reward function that remembers its calls; gives `sampled` to samples and `guessed` to the baseline."""
+    """A reward function that remembers its calls; gives `sampled` to every sample and `guessed[i]` to the baseline of video i."""
 
     def __init__(self, sampled, guessed):
-        self.calls, self.values = [], [sampled, guessed]
+        self.calls, self.sampled, self.guessed = [], sampled, torch.tensor(guessed).double()
 
     def __call__(self, ids, tokens):
         self.calls.append((list(ids), tokens.clone()))
-        return torch.full((len(ids),), self.values[(len(self.calls) - 1) % 2]).double()
+        value = self.values[(len(self.calls) - 1) % 2]
+        return torch.tensor([value * (1 + 2 * int(i[1:])) for i in ids]).double()       # video v0 gets it once, v1 three times
 
 
 def spoken(model, b, words):
@@ -416,7 +439,7 @@ def spoken(model, b, words):
 
 
 def test_rewarded_log_probability_includes_eos_and_nothing_after_it():
-    model, b, reward_fn = build(config(reward_weight=2.0)).eval(), batch(), Rewards(3.0, 1.0)
+    model, b, reward_fn = build(config(reward_weight=2.0)).eval(), batch(), Rewards(3.0, [1.0, 4.0])
     with torch.no_grad():
         model.out.bias[EOS] += 2                                     # so that some samples are short
     torch.manual_seed(0)
@@ -426,16 +449,26 @@ def test_rewarded_log_probability_includes_eos_and_nothing_after_it():
     assert ids == [f'v{i}' for i in b['rows'].tolist()] and video_ids == ['v0', 'v1'] and len(guess) == 2
     lengths = (words != PAD).sum(1)
     assert lengths.min() < lengths.max() and all((row == EOS).sum() == 1 for row in words[lengths < 5])
-    want = -2.0 * (3.0 - 1.0) * spoken(model, b, words).mean()
+    want = -2.0 * ((3.0 - 1.0) * (1 + 2 * b['rows']) * spoken(model, b, words)).mean()      # each against its own video's baseline
     assert torch.allclose(loss - model(b)[0], want)
-    assert logs['reward'] == 3 and logs['baseline'] == 1
+    assert logs['reward'] == pytest.approx(3 * (1 + 2 * b['rows'].double()).mean()) and logs['baseline'] == pytest.approx(logs['reward'] / 3)
+
+
+def test_the_rewarded_log_probabilities_are_those_the_words_were_drawn_from(monkeypatch):
+    """With dropout a second pass would have others."""
+    drawn, used = [], []
+    whole, estimator = stats.sample, stats.reinforce
+    monkeypatch.setattr(stats, 'sample', lambda *args: drawn.append(whole(*args)) or drawn[-1])
+    monkeypatch.setattr(stats, 'reinforce', lambda logp, advantage: used.append(logp) or estimator(logp, advantage))
+    build(config(dropout=0.5)).train()(batch(), epoch=10, reward_fn=Rewards(1.0, 0.0))
+    assert used[0] is drawn[0][1]
 
 
 @pytest.mark.parametrize('sampled', [1.0, 0.0])
 def test_a_caption_better_than_the_baseline_becomes_more_probable_and_a_worse_one_less(sampled):
     b = {**batch(frames=(3,)), 'rows': torch.tensor([0]), 'captions': torch.tensor([[3, 4, EOS]])}
     for seed in range(3):
-        model, reward_fn = build(config(), seed, scale=1.0).eval(), Rewards(sampled, 0.5)
+        model, reward_fn = build(config(), seed, scale=1.0).eval(), Rewards(sampled, [0.5])
         loss = model(b, epoch=10, reward_fn=reward_fn)[0] - model(b)[0]    # the rewarded part alone
         words = reward_fn.calls[0][1]
         before = spoken(model, b, words)
@@ -448,7 +481,7 @@ def test_a_caption_better_than_the_baseline_becomes_more_probable_and_a_worse_on
 
 
 def test_rewards_begin_after_their_epoch_and_the_baseline_is_greedy_without_dropout():
-    model, b, reward_fn = build(config(dropout=0.5, reward_after=3)).train(), batch(), Rewards(0.0, 0.0)
+    model, b, reward_fn = build(config(dropout=0.5, reward_after=3)).train(), batch(), Rewards(0.0, [0.0, 0.0])
     model(b, epoch=2, reward_fn=reward_fn)
     assert not reward_fn.calls
     for _ in range(2):
