@@ -34,7 +34,8 @@ import torch.nn as nn
 
 from decode import greedy, sample, select, teacher_force
 
-STAGES = ('warm', 'joint', 'frozen', 'reward')               # Sec. 4.2, in this order
+# UNSPECIFIED: whether frozen begins with fresh weights, and when the rewards come; we chose fresh ones, and last.
+STAGES = ('warm', 'joint', 'frozen', 'reward')               # Sec. 4.2
 VARIANTS = ('vf+vs', 'kbigru', 'kbigru+vs+va', 'vre')        # table 1; only the last has a second step
 
 
