@@ -3,13 +3,13 @@
 Paper:      Y. Pu, M. R. Min, Z. Gan, L. Carin. "Adaptive Feature Abstraction for Translating Video to Text." (dualAFR)
             AAAI 2018. arXiv:1611.07837, whose first version (ASTAR, 2016) has the fuller equations. Numbers: 2018's.
 Covers:     the whole method and every row of its tables. Eq. 1-18; the LSTM is Eq. 2 of the first version.
-Leaves out: fine-tuning of C3D (as the paper does), human evaluation.
+Leaves out: fine-tuning of C3D (the paper leaves it out too), a preset for M-VAD, human evaluation.
 
     pool2 --7x7x7 convolution, ReLU, max 8--+
     pool3 --5x5x5 convolution, ReLU, max 4--+-- a: I places x L layers --alpha--> s_t --beta--> z_t --+
     pool4 --3x3x3 convolution, ReLU, max 2--+   I = 4 x 4 x ceil(N/16), L = 4              y_t-1 --+-LSTM-> h_t --> y_t
     pool5 ----------------------------------+   alpha and beta read h_t-1
-    fc7 --tanh--> h_1 --> y_1                   the first word sees fc7 alone, and no other word sees fc7
+    fc7 --tanh--> h_1 --> y_1                   the first word sees fc7 alone; the others know it through h_1
 
 Variants:   soft, hard: "Soft / Hard Attention" | fc7: "C3D fc7 + LSTM" | pool2 .. pool5: "C3D fc7 + pool2" and so on |
             resnet: "ResNet + LSTM" | mlp, maxpool, avgpool, hypercolumn: "baselines of multi-level features" |
@@ -52,7 +52,7 @@ def layers_of(variant):
 
 @dataclass
 class Config:
-    vocab: int = 0                       # V, from the data
+    vocab: int = 0                       # V, from the training captions (the paper's 12,594 counts those of all splits)
     feats: dict = field(default_factory=dict)   # name -> shape of one step of time: (Y, X, C) of a map, (4096,) of fc7
     frames: int = 0                      # not read here: any number of frames
     classes: int = 0                     # not read here
@@ -60,7 +60,7 @@ class Config:
     captions: int = 0                    # not read here
     variant: str = 'soft'                # a row of the tables: see VARIANTS
     features: tuple = ()                 # the maps from low to high, then fc7; empty: those of the variant
-    frame_features: str = 'resnet152'    # what the variant resnet reads, if features is empty
+    frame_features: str = 'resnet152'    # of the variant resnet. UNSPECIFIED: which ResNet; we chose 152 layers
     hidden: int = 512                    # H, appendix
     embed: int = 300                     # E, M in the paper, appendix
     attn: int = 512                      # A. UNSPECIFIED: size of both attentions; we chose H
@@ -77,7 +77,7 @@ class Config:
     videos_per_batch: int = 8            # UNSPECIFIED: 32 captions of how many videos; we chose 8 with 4 each
     captions_per_video: int = 4          # batches of 32 captions, appendix
     min_count: int = 1                   # words seen less often become <unk>; all are kept (datasets)
-    max_len: int = 30                    # words of a generated caption
+    max_len: int = 30                    # UNSPECIFIED: longest caption in words; we chose 30
     beam: int = 5                        # UNSPECIFIED: beam width; we chose 5
 
     def __post_init__(self):
@@ -108,7 +108,7 @@ class Convolution(nn.Module):
         """a (N, n, Y, X, C) with zeros after each video's end, mask (N, n) -> (N, ceil(n/pool), 4, 4, D)"""
         x = self.conv(a.permute(0, 4, 1, 2, 3)).relu()              # Eq. 3  (N, D, n, Y, X), channels last in memory
         x = x.masked_fill(~mask[:, None, :, None, None], 0.0)       # what lies beyond the end must not win the max
-        return F.max_pool3d(x, self.pool, ceil_mode=True).permute(0, 2, 3, 4, 1)
+        return F.max_pool3d(x, self.pool, ceil_mode=True).permute(0, 2, 3, 4, 1)    # Eq. 3, f's second half
 
 
 class Vectorised(nn.Module):
@@ -118,7 +118,8 @@ class Vectorised(nn.Module):
         super().__init__()
         self.pool = ALIGN[layer][2]                                 # steps of this map in 16 frames
         # DEVIATION: paper a perceptron from the whole map to the whole of pool5's, here one with a bottleneck, because
-        # pool2 alone would need 802,816 x 8,192 = 6.6 billion weights.
+        # pool2 alone would need 802,816 x 8,192 = 6.6 billion weights; and one for each 16 frames, because a whole map's
+        # size changes with the video's length.
         self.mlp = nn.Sequential(nn.Linear(self.pool * math.prod(shape), bottleneck), nn.ReLU(),
                                  nn.Linear(bottleneck, ROWS * ROWS * D))
 
@@ -157,6 +158,7 @@ class Pooled(nn.Module):
 
     def __init__(self, layer, C, D, reduce):
         super().__init__()
+        # UNSPECIFIED: windows beyond the border; we chose to clip them, so |N_i,l| counts what is on the map.
         self.fields, self.reduce = receptive_field('pool5', inside=layer), reduce       # N_i,l
         # UNSPECIFIED: the perceptron's size; we chose one hidden layer of D units.
         self.mlp = nn.Sequential(nn.Linear(C, D), nn.ReLU(), nn.Linear(D, D))
@@ -222,6 +224,8 @@ class Captioner(nn.Module):
             self.encoder = nn.LSTM(whole, cfg.hidden, batch_first=True)
         else:
             self.first = nn.Linear(whole, cfg.hidden)               # C
+        # DEVIATION: paper starts the words from word2vec (Google News), here at random like all else unless train.py is
+        # given --word2vec FILE, because that file is a download of several GB.
         self.embed = nn.Embedding(cfg.vocab, cfg.embed)             # W_e
         self.lstm = nn.LSTMCell(cfg.embed + D, cfg.hidden)
         self.out = nn.Linear(cfg.hidden, cfg.vocab)                 # V
@@ -256,17 +260,20 @@ class Captioner(nn.Module):
         the attentions can compute before any word; state = (h, c), each (N, H)"""
         *maps, (whole, whole_mask) = self.read(batch)
         if self.cfg.variant == 'resnet':
-            # UNSPECIFIED: how encoder and decoder meet; we chose the encoder's last h and c for h_1 and c_1.
+            # UNSPECIFIED: how encoder and decoder meet (Cho et al., whom it cites, show the summary to every word); we chose
+            # the encoder's last h and c for h_1 and c_1, as fc7 too is shown once.
             frames = whole.flatten(2, -2).mean(2) if whole.dim() > 3 else whole         # a grid is averaged  (N, F, D)
             lengths = whole_mask.sum(1).cpu()
             packed = nn.utils.rnn.pack_padded_sequence(frames, lengths, batch_first=True, enforce_sorted=False)
             h, c = self.encoder(packed)[1]
             return {}, (h[0], c[0])
-        h = self.first(whole[:, 0]).tanh()                          # h_1 = tanh(C a_L+1)  (N, H)
+        mean = whole.sum(1) / whole_mask.sum(1, keepdim=True)       # over windows, if they are stored one by one  (N, D)
+        h = self.first(mean).tanh()                                 # h_1 = tanh(C a_L+1)  (N, H)
         state = (h, torch.zeros_like(h))                            # UNSPECIFIED: c_1; we chose 0
         if not self.layers:
             return {}, state
         if self.cfg.variant == 'hypercolumn':
+            # UNSPECIFIED: at which places; we chose pool5's centres, interpolated, and no perceptron.
             fields = [receptive_field('pool5', inside=layer) for layer in self.layers]
             a = [read_windows(x, mask, field, 'centre') for (x, mask), field in zip(maps, fields)]
             a = torch.cat(a, 4)[..., None, :]                       # all layers are one  (N, n, 4, 4, 1, D)
@@ -302,7 +309,7 @@ class Captioner(nn.Module):
         a, rows = memory['a'], torch.arange(len(h), device=h.device)
         if self.cfg.variant == 'layers-first':
             beta = self.over_layers(h, memory['layer_key']).exp()
-            a, key = (torch.einsum('bl,bilx->bix', beta, x) for x in (a, memory['key']))    # W of a sum: the sum of W
+            a, key = (torch.einsum('bl,bilx->bix', beta, x) for x in (a, memory['key']))    # beta sums to 1: W, b may come first
             alpha = self.over_places(h, key, memory['mask']).exp()
             z = torch.einsum('bi,bid->bd', alpha, a)
             return z, {'space': alpha.unflatten(1, (-1, ROWS, ROWS)), 'layers': beta}
@@ -310,7 +317,7 @@ class Captioner(nn.Module):
         alpha = log_alpha.exp()
         aux = {'space': alpha.unflatten(1, (-1, ROWS, ROWS))}
         if self.hard:                                               # for places "in the same way" as for layers
-            i = self.choose(alpha.detach())
+            i = self.choose(alpha.detach())                         # Eq. 9
             s = a[rows, i]                                          # Eq. 9  (B, L, D)
         else:
             s = torch.einsum('bi,bild->bld', alpha, a)              # Eq. 5, 8  (B, L, D)
@@ -319,10 +326,10 @@ class Captioner(nn.Module):
         log_beta = self.over_layers(h, self.w_s(s))
         aux['layers'] = beta = log_beta.exp()
         if self.hard:
-            l = self.choose(beta.detach())
+            l = self.choose(beta.detach())                          # Eq. 9
             aux['log_q'] = log_alpha[rows, i] + log_beta[rows, l]   # log p(m_t | y_<t, m_<t, A)  (B,)
-            return s[rows, l], aux                                  # Eq. 9  (B, D)
-        return torch.einsum('bl,bld->bd', beta, s), aux             # Eq. 8  (B, D)
+            return s[rows, l], aux                                  # Eq. 7, 9  (B, D)
+        return torch.einsum('bl,bld->bd', beta, s), aux             # Eq. 7, 8  (B, D)
 
     def nothing(self, h, memory):
         """aux of the first word, which attends to nothing: zeros"""
@@ -351,7 +358,8 @@ class Captioner(nn.Module):
 
     def forward(self, batch, *, epoch=0, reward_fn=None):
         """batch -> loss (), logs.   Negative log-likelihood; for hard attention the negative bound, from K sequences of
-        choices per caption, all in one pass."""
+        choices per caption, all in one pass. (In eval mode hard attention takes the modes m*: 'nll' is then -log p(Y|m*, A), no
+        bound, and not to be compared with training's.)"""
         words, K = batch['captions'], self.cfg.samples if self.hard and self.training else 1
         memory, state = select(self.encode(batch), batch['rows'].repeat_interleave(K))
         logp, aux = teacher_force(self, memory, state, words.repeat_interleave(K, 0))   # (B * K, T)

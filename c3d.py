@@ -2,8 +2,10 @@
 
 Paper:      D. Tran, L. Bourdev, R. Fergus, L. Torresani, M. Paluri. "Learning Spatiotemporal Features with 3D
             Convolutional Networks." ICCV 2015, doi:10.1109/ICCV.2015.510, arXiv:1412.0767. How ASTAR reads it: astar.py
-Covers:     the network (figure 3), its features and classifier; receptive fields, and the table of ASTAR's alignment.
-Leaves out: the linear SVM on top (Sec. 4), other tasks than classification, pre-training on I380K.
+Covers:     the network (figure 3) and its classifier; fc7, which ASTAR reads; receptive fields, and the table of ASTAR's
+            alignment.
+Leaves out: the linear SVM on top (Sec. 4), C3D's own descriptor (fc6, averaged, L2-normalised), other tasks than
+            classification, pre-training on I380K, frames of 128 x 171 with random crops and flips.
 
     video --conv1--pool1--conv2--pool2--conv3a,b--pool3--conv4a,b--pool4--conv5a,b--pool5--> of 16 frames: fc6--fc7--fc8
     112 x 112      56 x 56       28 x 28          14 x 14           7 x 7           4 x 4                       classes
@@ -25,9 +27,9 @@ Receptive fields. Unit i of a layer, counted from 1, sees stride*i+first .. stri
 
 ASTAR prints other numbers. Its table 4 (pool2 4i-7..4i+2, ..., pool5 32i-63..32i+30 in space) is shifted by one and
 forgets conv3b, conv4b and conv5b; its table 5 has aligned2 in pool2 as 8i-14..8i+7 (it is 8i-10..8i+3) and aligned3 in
-pool3 as 4i-6..4i+4 (it is 4i-5..4i+2). From these it concludes that all four aligned maps see the very same pixels.
-They do not: they see 62, 86, 118 and 150 of them. What holds is better: the four share one stride and one centre on
-every axis. They are aligned, and nested.
+pool3 as 4i-6..4i+4 (it is 4i-5..4i+2). From these it concludes (though its own pool3 rows multiply to 32i-63..32i+38)
+that all four aligned maps see the very same pixels. They do not: they see 62, 86, 118 and 150 of them. What holds is
+better: the four share one stride and one centre on every axis. They are aligned, and nested.
 
 Letters:    N videos of a batch with F frames each; B videos of one length, N frames (as papers say); M windows of
             16 frames, C channels or classes, n y x steps of time, rows and columns of a map
@@ -70,7 +72,7 @@ class Config:
     schedule: str = 'cosine'             # constant or cosine
     clip: float = 5.0                    # gradient norm
     epochs: int = 13                     # Sec. 3.3
-    videos_per_batch: int = 30           # Sec. 3.3
+    videos_per_batch: int = 30           # 30 clips, Sec. 3.3; here videos, with all their windows
     captions_per_video: int = 5          # not read here, as the next two
     min_count: int = 1                   # words seen less often become <unk>
     max_len: int = 30                    # words of a caption
@@ -85,7 +87,8 @@ def receptive_field(layer, inside='video'):
     `inside`), all counted from 1. The field goes on over padding, so near a border it leaves the video."""
     pool = layer.replace('aligned', 'pool')
     names = ['video'] + [name for name, _ in LAYERS]
-    if pool not in names or inside not in names or names.index(inside) > names.index(pool):
+    if (pool not in names or inside not in names or names.index(inside) > names.index(pool)
+            or layer.startswith('aligned') and pool not in MAPS):
         raise BadInput(f'no receptive field of {layer!r} in {inside!r}: there are {", ".join(names)}, aligned2 to 5')
     path = [((3, 3, 3), (1, 1, 1), 1) if name.startswith('conv') else (size, size, 0)       # kernel, stride, padding
             for name, size in LAYERS[names.index(inside):names.index(pool)]]
@@ -167,6 +170,7 @@ class C3D(nn.Module):
 
     def top(self, clips):
         """clips of 16 frames (M, 3, 16, 112, 112) -> activations of fc7, after its ReLU (M, 64 * width)"""
+        # UNSPECIFIED: in ASTAR, fc7 before or after its ReLU; we chose after.
         x = self.maps(clips)['pool5'].flatten(1)
         return self.layers['fc7'](self.drop(self.layers['fc6'](x).relu())).relu()
 
@@ -174,6 +178,7 @@ class C3D(nn.Module):
         """video (B, 3, N, 112, 112) -> (B, 64 * width): the mean over windows of 16 frames that overlap by 8"""
         if video.shape[2] == 0:
             raise BadInput('a video of zero frames: C3D needs at least one')
+        # As ASTAR of 2018 says: fc7 of each clip, then the mean. Its first version averages pool5 and applies fc6, fc7 once.
         clips = windows(video.shape[2]).to(video.device)
         return torch.stack([self.top(video.index_select(2, frames)) for frames in clips]).mean(0)   # one by one: memory
 
@@ -185,9 +190,10 @@ class C3D(nn.Module):
 def load_published(path):
     """File of Sports-1M weights as common PyTorch ports have it, keys conv1.weight ... fc8.bias -> C3D in eval mode.
 
-    These weights were trained in Caffe, which rounds pooling up as here, and on blue, green, red pixels from 0 to 255
-    minus their mean. Our input is red, green, blue and divided by SCALE; both changes are folded into conv1. Width and
+    These weights were trained in Caffe, which rounds pooling up as here, and on blue, green, red pixels from 0 to 255.
+    Our input is red, green, blue and divided by SCALE; both changes are folded into conv1. Width and
     number of classes are read from the file. (Weights that this project trained come back by load_state_dict.)"""
+    # DEVIATION: Caffe subtracts a mean clip (3 x 16 x 128 x 171), here one colour, because our frames are 112 x 112.
     try:
         weights = torch.load(path, map_location='cpu', weights_only=True)
     except FileNotFoundError:
@@ -223,6 +229,7 @@ class Recogniser(nn.Module):
         video, lengths = batch['feats'][name], batch['mask'][name].sum(1).tolist()
         if 0 in lengths:
             raise BadInput(f'video {batch["ids"][lengths.index(0)]!r} has zero frames')
+        # DEVIATION: paper takes random clips of a video (Sec. 3.3), here every window, because then nothing is random.
         parts = [windows(n).to(video.device) for n in lengths]                          # (M_n, 16) per video
         clips = torch.cat([v[frames] for v, frames in zip(video, parts)])               # (M, 16, 112, 112, 3)
         counts = torch.tensor([len(frames) for frames in parts], device=video.device)
@@ -238,7 +245,7 @@ class Recogniser(nn.Module):
         return loss, {'nll': loss.item(), 'accuracy': right.sum().item() / len(batch['labels'])}
 
     def predict(self, batch):
-        """batch -> probabilities (N, C), the mean over the video's windows (Sec. 3.3); aux: empty"""
+        """batch -> probabilities (N, C), the mean over the video's windows; aux: empty"""
         logits, rows, share = self.clips(batch)
         mean = logits.new_zeros(len(batch['ids']), logits.shape[1])
         return mean.index_add(0, rows, logits.softmax(1) * share[:, None]), {}

@@ -55,6 +55,13 @@ def square(cells):
     return cells.reshape(side, side) if side > 1 and side * side == len(cells) else None
 
 
+def spotlight(frame, lit):
+    """uint8 (H, W, 3), weights (Y, X) -> the frame with its colours, dark where nothing was looked at"""
+    lit = torch.from_numpy(np.ascontiguousarray(lit / lit.max())).float()[None, None]
+    lit = torch.nn.functional.interpolate(lit, frame.shape[:2], mode='bilinear')[0, 0].numpy()
+    return (frame * (0.25 + 0.75 * lit[..., None])).astype(np.uint8)
+
+
 def frames_of(corpus, video):
     """uint8 (F, H, W, 3) where the frames can be had: shapes are rendered again"""
     return shapes.render(shapes.scene(video)) if corpus.name == 'shapes' else None
@@ -90,10 +97,8 @@ def one_caption(model, corpus, features, vocabulary, captions, path, device, vid
                 continue
             best = int(time[t].argmax() * len(frames) / time.shape[1])
             extent = (t * 1.04 * side, (t * 1.04 + 1) * side, side, 0)
-            axis.imshow(frames[best], extent=extent)
             lit = None if space is None else square(space[t, time[t].argmax() if space.shape[1] > 1 else 0])
-            if lit is not None:                             # the frame stays visible where nothing was looked at
-                axis.imshow(np.ones_like(lit), extent=extent, cmap='autumn', alpha=0.75 * lit / lit.max(), interpolation='bilinear')
+            axis.imshow(frames[best] if lit is None else spotlight(frames[best], lit), extent=extent)
             axis.text(extent[0] + 3, 12, f'frame {best + 1}', color='white', fontsize=7)
         axis.set(xlim=(0, len(words) * 1.04 * side), ylim=(side, 0), yticks=[])
         axis.set_xticks([(t * 1.04 + 0.5) * side for t in range(len(words))])

@@ -324,3 +324,31 @@ def test_resnet_encodes_the_frames_one_after_another():
                 state = cell(batch['feats']['resnet152'][row, t].mean((0, 1))[None], state)     # a grid is averaged
             assert torch.allclose(h[row], state[0][0], atol=1e-6) and torch.allclose(c[row], state[1][0], atol=1e-6)
     assert memory == {}
+
+
+def test_a_step_is_equation_2_on_the_word_and_on_what_the_h_before_it_attended_to():
+    model, batch = make_model('soft', init=1.0).eval(), make_batch((16, 33))
+    with torch.no_grad():
+        memory, state = model.encode(batch)
+        _, (h, c), _ = model.step(torch.tensor([3, 4]), state, memory)                      # from here on c is not 0
+        word = torch.tensor([5, 6])
+        logits, (h_next, c_next), _ = model.step(word, (h, c), memory)
+        x = torch.cat([model.embed(word), model.attend(h, memory)[0]], 1)                   # z_t = phi(h_t-1, a)
+        i, f, g, o = (x @ model.lstm.weight_ih.T + h @ model.lstm.weight_hh.T).chunk(4, 1)  # the first biases are 0
+        cell = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        assert torch.allclose(c_next, cell, atol=1e-5) and torch.allclose(h_next, o.sigmoid() * cell.tanh(), atol=1e-5)
+        assert torch.allclose(logits, model.out(h_next), atol=1e-5)
+
+
+@pytest.mark.parametrize('variant, reduce', [('maxpool', 'max'), ('avgpool', 'mean'), ('hypercolumn', 'centre')])
+def test_pooled_variants_read_their_windows_in_every_layer(variant, reduce):
+    model, batch = make_model(variant).eval(), make_batch((33, 33))
+    with torch.no_grad():
+        a = model.encode(batch)[0]['a']                                                     # (N, I, L, D)
+        read = [read_windows(batch['feats'][f'c3d_{layer}'], batch['mask'][f'c3d_{layer}'],
+                             receptive_field('pool5', inside=layer), reduce).flatten(1, 3) for layer in LAYERS]
+        if variant == 'hypercolumn':
+            assert torch.equal(a[:, :, 0], torch.cat(read, 2))
+        else:                                                                               # Eq. 18, for l = 1 .. L
+            expected = torch.stack([model.align[layer].mlp(x) for layer, x in zip(LAYERS, read)], 2)
+            assert torch.allclose(a, expected, atol=1e-6)

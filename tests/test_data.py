@@ -1,5 +1,6 @@
 """Vocabulary, features and batches on files that the tests write."""
 import json
+import zipfile
 from collections import Counter
 
 import numpy as np
@@ -171,9 +172,191 @@ def test_msvd_text_files(tmp_path):
     with pytest.raises(BadInput, match='msvd has no test split under .*sents_test.txt is absent'):
         data.load('msvd', tmp_path, 'test')
     write_msvd(tmp_path, train=['vid1\ta man runs', 'vid2 a dog'], val=[])
-    with pytest.raises(BadInput, match=r"sents_train.txt, line 2: expected .vidN<TAB>caption., found 'vid2 a dog'"):
+    with pytest.raises(BadInput, match=r"sents_train.txt, line 2: expected .video<TAB>caption., found 'vid2 a dog'"):
         data.load('msvd', tmp_path, 'train')
     with pytest.raises(BadInput, match='the val split under .* is empty'):
         data.load('msvd', tmp_path, 'val')
     with pytest.raises(BadInput, match='there is no such folder; --root'):
         data.load('msvd', tmp_path / 'nowhere', 'val')
+
+
+def refused(message, *args, **kwargs):
+    with pytest.raises(BadInput, match=message):
+        data.load(*args, **kwargs)
+
+
+def write(path, *lines):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(''.join(line + '\n' for line in lines), encoding='utf-8')
+    return path
+
+
+def everything(dataset, root, **choice):
+    """-> ids of train, val, test"""
+    return [data.load(dataset, root, split, **choice).ids for split in ('train', 'val', 'test')]
+
+
+CORPUS = 'VideoID,Start,End,WorkerID,Source,AnnotationTime,Language,Description'
+
+
+def test_msvd_from_the_official_corpus(tmp_path):
+    write(tmp_path / 'msvd' / 'corpus.csv', CORPUS,
+          'a_b,5,15,1,clean,20,English,"A man, ""Bob"", runs."', 'a_b,5,15,1,clean,20,German,Ein Mann', 'q,0,3,2,x,9,English,A hen.',
+          'zz,1,2,1,clean,20,English,not in the mapping', 'a_b,5,15,1,clean,20,English,', 'a_b,5,15,3,clean,20,English,"Two\nlines"',
+          'c,1,2,1,clean,20,English,one', 'd,1,2,1,clean,20,English,two', 'e,1,2,1,clean,20,English,three')
+    refused('msvd has no train split under .*: youtube_mapping.txt is absent', 'msvd', tmp_path, 'train')
+    write(tmp_path / 'msvd' / 'youtube_mapping.txt', 'q_0_3 vid1200', 'a_b_5_15 vid7', 'c_1_2 vid1201', 'd_1_2 vid1300', 'e_1_2 vid1301',
+          'never_1_2 vid8')
+    assert data.load('msvd', tmp_path, 'train').captions == {'vid1200': ['a hen'], 'vid7': ['a man bob runs', 'two lines']}
+    assert everything('msvd', tmp_path)[1:] == [['vid1201', 'vid1300'], ['vid1301']]
+    write_msvd(tmp_path, val=['vid1250\tfrom the list'])                           # the lists win where they are
+    assert everything('msvd', tmp_path) == [['vid1200', 'vid7'], ['vid1250'], ['vid1301']]
+    write(tmp_path / 'msvd' / 'youtube_mapping.txt', 'q_0_3 vid1200', 'a_b_5_15')
+    refused('youtube_mapping.txt, line 2: expected .YOUTUBEID_START_END vidN., found', 'msvd', tmp_path, 'train')
+    write(tmp_path / 'msvd' / 'corpus.csv', 'VideoID;Start;End', 'a;1;2')
+    write(tmp_path / 'msvd' / 'youtube_mapping.txt', 'q_0_3 vid1200')
+    refused('corpus.csv, line 1: expected the columns VideoID, .*, found VideoID;Start;End', 'msvd', tmp_path, 'train')
+
+
+def videodatainfo(*parts):
+    """(split, first, last) ... -> the official layout: two captions a video, not in the order of the videos"""
+    videos = [{'video_id': f'video{n}', 'id': n, 'split': split, 'category': n % 20} for split, a, b in parts for n in range(a, b + 1)]
+    sentences = [{'video_id': f'video{n}', 'caption': f'{what} {n}!', 'sen_id': 0} for what in ('A Cat', 'dogs')
+                 for _, a, b in parts for n in range(b, a - 1, -1)]
+    return json.dumps({'info': {}, 'videos': videos[::-1], 'sentences': sentences})
+
+
+@pytest.mark.parametrize('zipped', [True, False])
+def test_msrvtt_in_three_schemes(tmp_path, zipped):
+    folder = tmp_path / 'msrvtt'
+    folder.mkdir()
+    files = {'train_val_videodatainfo.json': videodatainfo(('train', 0, 1004), ('validate', 1005, 1009)),
+             'category.txt': 'people\t1\r\nmusic\t0\r\n'}
+    if zipped:
+        with zipfile.ZipFile(folder / 'annotation.zip', 'w') as archive:
+            archive.writestr('../outside.txt', 'never unpacked')
+            for name, text in files.items():
+                archive.writestr(f'inner/{name}', text)
+    else:
+        for name, text in files.items():
+            (folder / name).write_text(text)
+    refused('msrvtt has no test split under .*: test_videodatainfo.json is absent', 'msrvtt', tmp_path, 'test')
+    (folder / 'test_videodatainfo.json').write_text(videodatainfo(('test', 1010, 1012)))
+    numbers = {'official': ((0, 1004), (1005, 1009), (1010, 1012)), 'vre': ((0, 1003), (1004, 1009), (1010, 1012)),
+               'astar': ((0, 4), (1005, 1009), (5, 1004))}                          # test: the last 1,000 of 1,005
+    for scheme in data.SCHEMES:
+        wanted = [[f'video{n}' for n in range(a, b + 1)] for a, b in numbers[scheme]]
+        assert everything('msrvtt', tmp_path, scheme=scheme) == wanted
+    corpus = data.load('msrvtt', tmp_path, 'val')
+    assert corpus.captions['video1006'] == ['a cat 1006', 'dogs 1006'] and corpus.category['video1006'] == 6
+    assert corpus.categories == ['music', 'people'] + [str(n) for n in range(2, 20)]
+    assert len(list(folder.iterdir())) == (2 if zipped else 3) and not (tmp_path / 'outside.txt').exists()
+    refused("no split scheme 'mine' for msrvtt: msrvtt has official, astar, vre", 'msrvtt', tmp_path, 'val', scheme='mine')
+    refused("no split scheme 'vre' for msvd", 'msvd', tmp_path, 'val', scheme='vre')
+
+
+def test_broken_msrvtt_files_are_told(tmp_path):
+    path = write(tmp_path / 'msrvtt' / 'test_videodatainfo.json', '{"videos": [],', '"sentences" 3}')
+    refused('test_videodatainfo.json: not as MSR-VTT publishes it: .*line 2 column', 'msrvtt', tmp_path, 'test')
+    path.write_text('{"videos": [{"video_id": "video3", "split": "test", "category": 20}], "sentences": []}')
+    refused("test_videodatainfo.json: not as .*: KeyError.'video3'", 'msrvtt', tmp_path, 'test')
+    path.write_text(path.read_text().replace('[]', '[{"video_id": "video3", "caption": "x"}]'))
+    refused('test_videodatainfo.json: not as .*: .*20 is not in range', 'msrvtt', tmp_path, 'test')
+    path.write_bytes(b'{"videos": "caf\xe9"}')
+    refused('test_videodatainfo.json: byte 15 is no UTF-8', 'msrvtt', tmp_path, 'test')
+    (tmp_path / 'msrvtt' / 'cut.zip').write_bytes(b'PK\x03\x04 and no more')
+    refused('cut.zip: no zip file, or a damaged one', 'msrvtt', tmp_path, 'train')
+
+
+def test_mvad_lists(tmp_path):
+    write(tmp_path / 'mvad' / 'train.txt', 'FILM_DVS1\tSOMEONE walks in.', '', 'FILM_DVS2\tHe sits, alone.', 'FILM_DVS1\tLater')
+    corpus = data.load('mvad', tmp_path, 'train')
+    assert corpus.captions == {'FILM_DVS1': ['someone walks in', 'later'], 'FILM_DVS2': ['he sits alone']}
+    assert data.count(corpus) == 'mvad train: 2 videos, where the papers have 36,920'
+    refused('mvad has no val split under .*: val.txt is absent', 'mvad', tmp_path, 'val')
+    write(tmp_path / 'mvad' / 'test.txt', 'FILM_DVS1\tfine', '', 'FILM_DVS2\t...')
+    refused('test.txt, line 3: expected .video<TAB>caption., found', 'mvad', tmp_path, 'test')
+
+
+def test_a_users_own_folder(tmp_path):
+    path = tmp_path / 'folder' / 'captions.csv'
+    write(path, '\ufefffile,caption,split', 'a.mp4,"A cat, sleeping.",train', 'sub/b.avi,a dog,test', 'a.mp4,Zzz!,train', 'c.mov,a hen,val')
+    assert everything('folder', tmp_path) == [['a'], ['c'], ['b']]
+    assert data.load('folder', tmp_path, 'train').captions == {'a': ['a cat sleeping', 'zzz']}
+    assert data.count(data.load('folder', tmp_path, 'val')) == 'folder val: 1 videos'
+    write(path, 'caption,file', *(f'clip {n},v{n}.mp4' for n in range(13) for _ in range(2)))
+    assert everything('folder', tmp_path) == [[f'v{n}' for n in (0, 3, 4, 5, 6, 7, 8, 9, 10)], ['v1', 'v11'], ['v2', 'v12']]
+
+
+@pytest.mark.parametrize('lines, message', [
+    (['file,text', 'a.mp4,x'], 'captions.csv, line 1: expected the columns file, caption, found file, text'),
+    ([], 'captions.csv, line 1: expected the columns file, caption, found'),
+    (['file,caption', 'a.mp4,x', 'b.mp4,a cat, sleeping'], 'captions.csv, line 3: more fields than columns'),
+    (['file,caption', 'a.mp4,"two', 'lines"', 'b.mp4,?'], 'captions.csv, line 4: the caption is empty'),
+    (['file,caption', ',a cat'], 'captions.csv, line 2: the file is empty'),
+    (['file,caption,split', 'a.mp4,x,dev'], "captions.csv, line 2: the split is train, val or test, not 'dev'"),
+    (['file,caption,split', 'a.mp4,x'], "captions.csv, line 2: the split is train, val or test, not ''"),
+    (['file,caption,split', 'a.mp4,x,train', 'a.mp4,y,val'], "line 3: 'a' was a.mp4 in train, here it is a.mp4 in val"),
+    (['file,caption', 'a.mp4,x', 'a.avi,y'], "line 3: 'a' was a.mp4 in train, here it is a.avi in train"),
+    (['file,caption', 'a.mp4,' + 'x' * 200_000], 'captions.csv, line 2: field larger than field limit')])
+def test_mistakes_in_captions_csv_are_told_by_line(tmp_path, lines, message):
+    write(tmp_path / 'folder' / 'captions.csv', *lines)
+    refused(message, 'folder', tmp_path, 'train')
+
+
+def test_ucf11_is_split_by_group(tmp_path):
+    for action, name in (('walking', 'walk_dog'), ('basketball', 'shooting')):
+        for group in range(1, 26):
+            for clip in (1, 2):
+                write(tmp_path / 'ucf11' / action / f'v_{name}_{group:02}' / f'v_{name}_{group:02}_{clip:02}.mpg')
+        write(tmp_path / 'ucf11' / action / 'Annotation' / f'v_{name}_01_01.xgtf')
+        write(tmp_path / 'ucf11' / action / f'v_{name}_01' / 'Thumbs.db')
+    corpora = [data.load('ucf11', tmp_path, split) for split in ('train', 'val', 'test')]
+    groups = [{clip.split('_')[-2] for clip in corpus.ids} for corpus in corpora]
+    assert [len(corpus.ids) for corpus in corpora] == [52, 8, 40] and set.union(*groups) == {f'{n:02}' for n in range(1, 26)}
+    assert sum(map(len, groups)) == 25                                              # no group in two splits
+    for corpus in corpora:
+        assert corpus.classes == ['basketball', 'walking']
+        assert all(labels == [int('walk' in clip)] for clip, labels in corpus.labels.items())
+
+
+def test_hmdb51_has_three_splits(tmp_path):
+    for fold in (1, 2, 3):
+        for a, action in enumerate(('brush_hair', 'wave')):
+            write(tmp_path / 'hmdb51' / 'splits' / f'{action}_test_split{fold}.txt',
+                  *(f'{action}_#{n}.avi {(n + fold + a) % 3} ' for n in range(30)))
+    for fold in (1, 2, 3):
+        train, val, test = (data.load('hmdb51', tmp_path, split, fold=fold) for split in ('train', 'val', 'test'))
+        assert train.classes == val.classes == test.classes == ['brush_hair', 'wave']
+        for a, action in enumerate(train.classes):
+            clips = {mark: [f'{action}_#{n}' for n in range(30) if (n + fold + a) % 3 == mark] for mark in (1, 2)}
+            assert [clip for clip in test.ids if clip.startswith(action)] == clips[2]
+            assert [clip for clip in train.ids if clip.startswith(action)] == clips[1][:9]
+            assert [clip for clip in val.ids if clip.startswith(action)] == clips[1][9:]
+            assert all(corpus.labels[clip] == [a] for corpus in (train, val, test) for clip in corpus.ids if clip.startswith(action))
+    refused('hmdb51 has no train split under .*: <action>_test_split4.txt is absent', 'hmdb51', tmp_path, 'train', fold=4)
+    path = write(tmp_path / 'hmdb51' / 'splits' / 'wave_test_split2.txt', 'a.avi 1', 'b.avi 3')
+    refused(f"{path.name}, line 2: expected .clip 0|1|2., found 'b.avi 3'", 'hmdb51', tmp_path, 'train', fold=2)
+
+
+def test_hollywood2_clips_show_several_actions_or_none(tmp_path):
+    sets = tmp_path / 'hollywood2' / 'ClipSets'
+    shown = {'Kiss': {1, 2, 10, 20}, 'Eat': {2, 3, 20}, 'Run': {4}}
+    for action, clips in shown.items():
+        write(sets / f'{action}_train.txt', *(f'actioncliptrain{n:05}  {1 if n in clips else -1}' for n in range(1, 22)))
+        write(sets / f'{action}_autotrain.txt', 'actionclipautotrain00001  1')
+    write(sets / 'INT-Car_train.txt', 'scenecliptrain00001  1')
+    refused('hollywood2 has no test split under .*: <action>_test.txt is absent', 'hollywood2', tmp_path, 'test')
+    train, val = (data.load('hollywood2', tmp_path, split) for split in ('train', 'val'))
+    assert train.classes == val.classes == ['Eat', 'Kiss', 'Run']
+    assert val.labels == {'actioncliptrain00010': [1], 'actioncliptrain00020': [0, 1]}
+    assert len(train.ids) == 19 and train.labels['actioncliptrain00002'] == [0, 1] and train.labels['actioncliptrain00005'] == []
+    write(sets / 'Kiss_test.txt', 'actioncliptest00001 1', 'actioncliptest00002 0')
+    refused('Kiss_test.txt, line 2: expected .clip 1|-1., found', 'hollywood2', tmp_path, 'test')
+
+
+def test_counts_are_set_beside_the_papers():
+    corpus = Corpus('msvd', 'val', {f'vid{n}': ['x'] for n in range(1201, 1301)})
+    assert data.count(corpus) == 'msvd val: 100 videos, as in the papers'
+    assert data.EXPECTED['hmdb51'] == (51 * 63, 51 * 7, 51 * 30) and sum(data.EXPECTED['hollywood2']) == 823 + 884 == 1707
+    assert {sum(data.EXPECTED[name]) for name in ('msrvtt', 'msrvtt-vre')} == {10_000}

@@ -189,10 +189,13 @@ def test_k_sequences_in_one_pass_equal_k_passes():
     # The longer caption runs first, and its last word alone: rows are those of caption 2 (k = 1 .. 3), then caption 1.
     assert [len(x) for x in made] == [6, 6, 6, 6, 3, 3]
     place_layer = [torch.stack(made[i:i + 2], 1) for i in (0, 2, 4)]
-    bounds = []
+    bounds, surrogates = [], []
     for batch, rows, words in ((one, slice(3, 6), 2), (two, slice(0, 3), 3)):
         choices = torch.stack([x[rows] for x in place_layer[:words]], 1)                    # (3, words, 2)
-        log_py = torch.stack([say(model, batch, choices[k:k + 1])[0][0] for k in range(3)])
+        log_py, log_pm = map(torch.cat, zip(*(say(model, batch, choices[k:k + 1]) for k in range(3))))
         bounds.append(log_py.exp().mean().log())
+        surrogates.append(vimco(log_py[None], log_pm[None])[1])
     assert logs['nll'] == pytest.approx(-torch.stack(bounds).mean().item())
     assert loss.item() == pytest.approx(logs['nll'])
+    parameters = list(model.parameters())                   # the value says nothing of the score's term: its gradient does
+    assert torch.allclose(grad(loss, parameters), grad(-torch.cat(surrogates).mean(), parameters), atol=1e-10)
