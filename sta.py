@@ -13,7 +13,7 @@ Leaves out: the manually chosen glimpses of figure 2.4.
 The scores of l_t depend on h alone: there is one weight vector W_i per PLACE, and what is seen there has no say. So
 the model can learn to look left, or late, but finds a thing only if h tells already where it is (h_0 knows the mean).
 
-The penalty asks that every place gets a total of 1 over the steps. It cannot: T steps give a total of T to L places, so
+The penalty asks that every place gets a total of 1 over the steps. Unless T = L it cannot: T steps give a total of T to L places, so
     sum_i (1 - sum_t l_ti)^2  >=  L (1 - T/L)^2 = (L - T)^2 / L     (Cauchy-Schwarz; equal only if every place gets T/L)
 which is 7.37 for 30 steps on 49 places and 1258.05 for 8 words on 1,274. What it asks for is uniformity, which is
 why lambda = 10 "resembles average pooling" (figure 2.2).
@@ -31,10 +31,11 @@ from dataclasses import dataclass, field
 import torch
 import torch.nn as nn
 
-from data import PAD
+from data import PAD, BadInput
 from decode import select, teacher_force
 
-VARIANTS = ('soft', 'avgpool', 'maxpool', 'softmax', 'first')    # describe: soft, avgpool, first; recognise: not first
+TASKS = {'describe': ('soft', 'avgpool', 'first'), 'recognise': ('soft', 'avgpool', 'maxpool', 'softmax')}
+VARIANTS = ('soft', 'avgpool', 'maxpool', 'softmax', 'first')
 
 
 @dataclass
@@ -65,8 +66,8 @@ class Config:
     videos_per_batch: int = 32           # videos in a batch
     captions_per_video: int = 5          # captions of each video in a batch
     epochs: int = 15                     # Sec. 2.2.2 and 3.2.2
-    min_count: int = 1                   # words seen less often become <unk>; all 15,000 are kept, Sec. 3.2.1
-    max_len: int = 30                    # words of a generated caption
+    min_count: int = 1                   # words seen less often become <unk>; all are kept, Sec. 3.2.1
+    max_len: int = 30                    # words of a caption; longer ones are cut. UNSPECIFIED: how many; we chose 30
     beam: int = 4                        # beam width, Sec. 3.2.2
 
 
@@ -76,7 +77,7 @@ PRESETS = {
     'hmdb51': dict(task='recognise', hidden=1024, penalty=0.0),
     'shapes': dict(features=('clip',), hidden=256, embed=128, dropout=0.0, penalty=0.0, rate=2e-3, schedule='cosine',
                    weight_decay=0.0, max_len=20),
-    'shapes/recognise': dict(hidden=128, dropout=0.2, epochs=15),
+    'shapes/recognise': dict(hidden=128, dropout=0.2),
 }
 
 
@@ -102,8 +103,12 @@ class Recogniser(nn.Module):
 
     def __init__(self, cfg):
         super().__init__()
+        if cfg.variant not in TASKS['recognise']:
+            raise BadInput(f'--variant {cfg.variant}: to recognise there are {", ".join(TASKS["recognise"])}')
         self.cfg, (*grid, D), H = cfg, cfg.feats[cfg.features[0]], cfg.hidden
-        self.skip = max(round(30 / cfg.fps), 1)                         # figure 2.6: a block takes every skip-th frame
+        if cfg.fps < 1 or 30 % cfg.fps:
+            raise BadInput(f'--fps {cfg.fps}: a block takes every k-th of 30 frames a second, so a divisor of 30')
+        self.skip = 30 // cfg.fps                                        # figure 2.6: a block takes every skip-th frame
         if cfg.variant == 'softmax':                                    # regression on the full cube, Sec. 2.2.2
             self.regression = nn.Linear(math.prod(grid) * D, cfg.classes)
             return
@@ -151,9 +156,10 @@ class Recogniser(nn.Module):
     def forward(self, batch, *, epoch=0):
         """batch with labels (N, C) -> loss (), logs.   Cross-entropy at every step and penalty; gamma: optimizer"""
         v, mask = places(batch, self.cfg)
-        # UNSPECIFIED: clips with two labels; we chose one copy of the clip per label.
+        # UNSPECIFIED: clips with two labels; we chose one copy of the clip per label, and the softmax as scores.
         rows, labels = batch['labels'].nonzero(as_tuple=True)           # (M,), (M,)
-        # UNSPECIFIED: how many of a clip's blocks an epoch sees; we chose one, drawn at random.
+        # DEVIATION: paper trains on all of a clip's blocks in every epoch, here on one, drawn at random, because blocks one frame
+        # apart are almost alike; so an epoch here is many times shorter, and long clips need more of them.
         starts = (torch.rand(len(rows), device=v.device) * self.starts(mask)[rows]).long()
         scores, alpha, _, real = self.read(v, mask, rows, starts)
         logp = scores.log_softmax(2)[torch.arange(len(rows), device=v.device), :, labels]       # (M, T)
@@ -198,6 +204,8 @@ def glimpse(model, batch, label, steps=500, rate=0.01):
     three), steps (taken), probability (of label, at the end).
 
     Only the location softmax' weights move, so only where the model looks; and they move in a copy of the model."""
+    if model.cfg.variant != 'soft':
+        raise BadInput(f'a glimpse needs --variant soft: {model.cfg.variant} chooses no place')
     model = copy.deepcopy(model).eval().requires_grad_(False)
     probability, aux = model.predict(batch)
     found = {'learned': aux['space'][0]}
@@ -213,7 +221,7 @@ def glimpse(model, batch, label, steps=500, rate=0.01):
         if probability[0].argmax() == label or step == steps:
             break
         optimizer.zero_grad()
-        # UNSPECIFIED: what is minimised; we chose -log of the clip's averaged probability, by which the clip is judged.
+        # UNSPECIFIED: what is minimised, and how; we chose -log of the clip's mean probability, by which it is judged, and Adam.
         (-probability[0, label].log()).backward()
         optimizer.step()
     predicted.append(probability[0].argmax().item())
@@ -226,12 +234,14 @@ class Captioner(nn.Module):
 
     def __init__(self, cfg):
         super().__init__()
+        if cfg.variant not in TASKS['describe']:
+            raise BadInput(f'--variant {cfg.variant}: to describe there are {", ".join(TASKS["describe"])}')
         self.cfg, (*grid, D), H, E = cfg, cfg.feats[cfg.features[0]], cfg.hidden, cfg.embed
         self.embed = nn.Embedding(cfg.vocab, E)                         # E
         self.init_h, self.init_c = perceptron(D, H, H), perceptron(D, H, H)
         if cfg.variant != 'avgpool':
             self.location = nn.Linear(H, cfg.frames * math.prod(grid), bias=False)      # W_i
-        # UNSPECIFIED: size of f_beta; we chose one hidden tanh layer of n units.
+        # UNSPECIFIED: size of f_beta; we chose one hidden tanh layer of n units (of d it would be 17 million weights).
         self.gate = perceptron(H, E, 1)
         self.lstm = nn.LSTMCell(E + D, H)
         self.w_h, self.w_x = nn.Linear(H, E, bias=False), nn.Linear(D, E, bias=False)   # W_h, W_x
@@ -242,7 +252,9 @@ class Captioner(nn.Module):
         """-> memory: mean (N, D), uniform and mask (N, F, L), v (N, F * L, D); state = (h, c), each (N, H)"""
         v, mask = places(batch, self.cfg)
         if v.shape[1] > self.cfg.frames:
-            raise ValueError(f'{v.shape[1]} frames, but Eq. 3.2 has weights for the places of {self.cfg.frames}')
+            raise BadInput(f'{v.shape[1]} frames, but Eq. 3.2 has weights for the places of {self.cfg.frames}')
+        # DEVIATION: paper pads short videos with black frames, here absent frames get no weight, because padding must change
+        # nothing. Features of black frames are frames like any other, and then all is as in the paper.
         mask = mask[..., None].expand(v.shape[:3])                      # (N, F, L)
         uniform = mask / mask.sum((1, 2), keepdim=True)
         mean = torch.einsum('nfl,nfld->nd', uniform, v)
@@ -253,10 +265,13 @@ class Captioner(nn.Module):
     def step(self, token, state, memory):
         """token (B,) or None -> logits (B, V), state, aux: space (B, F, L), gate (B,)"""
         (h, c), mask = state, memory['mask']
+        # UNSPECIFIED: which connections dropout is on; we chose what enters the LSTM, W_h, W_x and W_p, and neither f_init nor
+        # what comes from h_t-1 (l_t, f_beta).
         # UNSPECIFIED: the word before the first; we chose a zero embedding.
         y = h.new_zeros(len(h), self.cfg.embed) if token is None else self.embed(token)
         if self.cfg.variant == 'avgpool':                               # the same at every word: it was computed once
             alpha, glance = memory['uniform'], memory['mean']
+        # UNSPECIFIED: gate and penalty of the two baselines; we chose: avgpool keeps the gate and has no penalty, first has both.
         elif self.cfg.variant == 'first' and token is not None:         # nothing is seen after the first word
             alpha, glance = torch.zeros_like(memory['uniform']), torch.zeros_like(memory['mean'])
         else:

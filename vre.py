@@ -3,15 +3,15 @@
 Paper:      X. Shi, J. Cai, S. Joty, J. Gu. "Watch It Twice: Video Captioning with a Refocused Video Encoder." ACM
             Multimedia, 2019. arXiv:1907.12905 ("VRE")
 Covers:     Sec. 3.1-3.4, algorithms 1 and 2, Eq. 2-18, 20-22; the stages of Sec. 4.2; the variants of table 1.
-Leaves out: Eq. 1 (the CNN: extract.py) and 19 (which 21 replaces).
+Leaves out: Eq. 1 (the CNN) and 19 (which 21 replaces).
 
     grid --mean over regions--> V^f --KBiGRU from the middle frame--> h1 --[, v^a]--> o1 --refocus on V^f--> key frame
       |                          '----KBiGRU from the key frame-----> h2 --[h1, h2]--> o~2 --[, v^a]--> o2
       '--mean over frames--> v^s
     for o = o1, and again for o = o2:  [o, h_t-1] attends to V^f and v^s --LSTM, c_0 = o, first input o--> h_t --> word
 
-The key frame is an arg max, so the cross-entropy has no say in which frame it is. The refocusing loss has: R is what
-the second step gains over the first on a caption; where it grew since the epoch before, the key frame becomes more
+The key frame is an arg max, so the cross-entropy has no gradient on which frame it is. The refocusing loss has: R is
+what the second step gains over the first on a caption; where it grew since the epoch before, the key frame becomes more
 probable, where it shrank, less. There are four stages of training, each from the best model of the one before:
 
     warm    step 1 alone                                                         Eq. 17
@@ -32,10 +32,12 @@ import torch
 import torch.distributed as dist
 import torch.nn as nn
 
+from data import BadInput
 from decode import greedy, sample, select, teacher_force
 
-# UNSPECIFIED: whether frozen begins with fresh weights, and when the rewards come; we chose fresh ones, and last.
+# UNSPECIFIED: whether frozen has fresh weights, its loss, and when the rewards come; we chose fresh ones, Eq. 17 + 18, and last.
 STAGES = ('warm', 'joint', 'frozen', 'reward')               # Sec. 4.2
+# UNSPECIFIED: how long the rows of one step are trained; we chose the same stages and epochs, on Eq. 17, one model throughout.
 VARIANTS = ('vf+vs', 'kbigru', 'kbigru+vs+va', 'vre')        # table 1; only the last has a second step
 
 
@@ -155,9 +157,9 @@ class Encoder(nn.Module):
         o1 = torch.tanh(self.w_a(torch.cat([h1, audio], 1)))
         if self.w_m is None:
             return [o1], [middle], None
-        alpha = self.refocus(o1, frames, mask) if alpha is None else alpha  # Eq. 10  (N, F)
-        key = alpha.argmax(1)                                               # Eq. 11  (N,)
-        h2 = self.kbigru(frames, key, mask)
+        alpha = self.refocus(o1, frames, mask) if alpha is None else alpha  # (N, F)
+        key = alpha.argmax(1)                                               # Eq. 10, 11  (N,)
+        h2 = self.kbigru(frames, key, mask)                                 # Eq. 4  (N, H)
         o2 = torch.tanh(self.w_m(torch.cat([h1, h2], 1)))                   # o~2
         o2 = torch.tanh(self.w_a(torch.cat([o2, audio], 1)))
         return [o1, o2], [middle, key], alpha
@@ -166,7 +168,7 @@ class Encoder(nn.Module):
 class Attention(nn.Module):
     """Soft attention over frames or regions, and w_x: the columns of the LSTM's input matrix that read the sum.
 
-    W sum_i(alpha_i v_i) = sum_i(alpha_i W v_i): where W makes v narrower it is applied once per video, not per word."""
+    W sum_i(alpha_i v_i) = sum_i(alpha_i W v_i): where W makes v no wider it is applied once per video, not per word."""
 
     def __init__(self, feat, query, attn, out):
         super().__init__()
@@ -174,7 +176,7 @@ class Attention(nn.Module):
         self.w_v = nn.Linear(feat, attn, bias=False)
         self.w_beta = nn.Linear(attn, 1, bias=False)
         self.w_x = nn.Linear(feat, out, bias=False)
-        self.once = out < feat
+        self.once = out <= feat
 
     def prepare(self, v, mask):
         """v (N, L, C), mask (N, L) -> all that does not depend on the word"""
@@ -193,6 +195,8 @@ class Captioner(nn.Module):
 
     def __init__(self, cfg):
         super().__init__()
+        if cfg.variant not in VARIANTS or cfg.stage not in ('all', *STAGES) or cfg.step not in (1, 2):
+            raise BadInput(f'variant {cfg.variant!r}, stage {cfg.stage!r} or step {cfg.step}: not one that vre.py has')
         self.cfg, H = cfg, cfg.hidden
         self.steps = 2 if cfg.variant == 'vre' else 1
         self.seen, *heard = cfg.features
@@ -246,7 +250,10 @@ class Captioner(nn.Module):
         grid = grid.reshape(*grid.shape[:2], -1, grid.shape[-1])            # (N, F, L, C), L = 1 without a grid
         frames = grid.mean(2)                                               # Eq. 2  (N, F, C)
         space = (grid * mask[..., None, None]).sum(1) / mask.sum(1)[:, None, None]      # Eq. 3  (N, L, C)
-        audio = batch['feats'][self.heard][:, 0] if self.heard else frames.new_zeros(len(frames), 0)    # (N, G)
+        audio = frames.new_zeros(len(frames), 0)                            # (N, G), G = 0 where nothing is heard
+        if self.heard:
+            sound, heard = batch['feats'][self.heard], batch['mask'][self.heard]
+            audio = (sound * heard[..., None]).sum(1) / heard.sum(1, keepdim=True)      # one vector for each video, Sec. 4.2
         memory = {'audio': audio, 'frames': self.attend_frames.prepare(frames, mask)}
         if self.attend_space is not None:
             memory['space'] = self.attend_space.prepare(space, torch.ones_like(space[..., 0], dtype=torch.bool))
@@ -276,7 +283,7 @@ class Captioner(nn.Module):
         """token (B,) -> logits (B, V), state, aux: frames, focus, key (B, F), space (B, L), as the variant has them"""
         h, c = state
         x = memory['first'] if token is None else self.embed(token)
-        query = torch.cat([memory['o'], h], 1)                              # (B, 2H)
+        query = torch.cat([memory['o'], h], 1)          # (B, 2H); Eq. 12-14 write h_t, algorithm 2 [o, h_t-1]
         gates = self.lstm(torch.cat([memory['audio'], x, h], 1))            # (B, 4H)
         aux = {name: memory[name] for name in ('focus', 'key') if name in memory}
         if self.attend_space is not None:
@@ -308,6 +315,7 @@ class Captioner(nn.Module):
         logs['xe2'] = xe2.mean().item()
         if self.cfg.stage == 'frozen':
             return (xe2 + xe1).mean(), logs
+        # UNSPECIFIED: whether R is measured without dropout and sampling; we chose the training losses as they are.
         reward = -(xe2 - xe1).detach()                                      # Eq. 20  (B,)
         previous = self.remember(batch['caption_ids'], reward)              # (B,)
         alpha_key = (memory[1]['focus'] * memory[1]['key']).sum(1)[batch['rows']]       # (B,)
@@ -327,7 +335,8 @@ class Captioner(nn.Module):
 
     def reinforce(self, batch, reward_fn):
         """Self-critical: a sample for each caption of the batch, against its video's greedy caption."""
-        # UNSPECIFIED: which step speaks, and whether cross-entropy stays; we chose that of the output, and no.
+        # UNSPECIFIED: which step speaks, whether cross-entropy stays, what "for the decoder" spares, and how the two rewards are
+        # weighed; we chose the output's step, no, nothing but the frozen part, and a plain sum (CIDEr-D 0..10, ROUGE-L 0..1).
         training, rows = self.training, batch['rows']
         self.eval()
         with torch.no_grad():

@@ -293,3 +293,14 @@ def test_each_different_caption_is_scored_once(monkeypatch):
 def test_unknown_reward_lists_the_known_ones():
     with pytest.raises(ValueError, match="unknown reward 'spice' in .*: known are cider, bleu4, rouge, meteor"):
         evaluate.make_reward('cider+spice', REFERENCES, None)
+
+
+def test_a_clip_with_two_labels_counts_in_both_classes_average_precision():
+    """Three clips with labels {0, 1}, {0} and {1}. Class 0: scores .9, .2, .5, so its positives rank first and third: (1 + 2/3) / 2.
+    Class 1: scores .3, .6, .8, positives rank third and first: (1 + 2/3) / 2. Without the second label of the first clip class 1
+    would have 1."""
+    scores = np.array([[0.9, 0.3], [0.2, 0.6], [0.5, 0.8]])
+    labels = np.array([[True, True], [True, False], [False, True]])
+    for c in range(2):
+        assert evaluate.average_precision(scores[:, c], labels[:, c]) == pytest.approx(5 / 6)
+    assert evaluate.average_precision(scores[:, 1], np.array([False, False, True])) == 1

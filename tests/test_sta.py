@@ -464,6 +464,30 @@ def test_weight_decay_is_gamma_theta_squared():
         optimizer.step()
         steps.append(theta.detach())
     torch.testing.assert_close(*steps)
+    assert sta.Config().optimizer == 'adam'                         # coupled; AdamW's decay is not gamma theta^2
+
+
+def test_the_papers_values():
+    c = sta.Config()
+    assert (c.hidden, c.embed, c.layers, c.penalty, c.dropout, c.block, c.epochs, c.beam) == (4096, 512, 3, 1, 0.5, 30, 15, 4)
+    assert [sta.PRESETS[name]['hidden'] for name in ('ucf11', 'hollywood2', 'hmdb51')] == [512, 512, 1024]
+
+
+def test_a_variant_of_the_other_task_and_an_odd_frame_rate_are_refused():
+    sizes = dict(vocab=9, feats={'googlenet': [2, 2, 3]}, frames=4, classes=3, hidden=4, embed=4)
+    for build, fields in ((sta.Captioner, {'variant': 'maxpool'}), (sta.Captioner, {'variant': 'softmax'}),
+                          (sta.Recogniser, {'variant': 'first'}), (sta.Recogniser, {'fps': 20})):
+        with pytest.raises(ValueError, match='--variant|--fps'):
+            build(sta.Config(**sizes, **fields))
+
+
+def test_dropout_is_on_every_input_of_the_recognisers_layers():
+    sizes = dict(feats={'googlenet': [2, 2, 3]}, frames=4, classes=3, hidden=4, layers=2, dropout=1.0)
+    model, fed = sta.Recogniser(sta.Config(**sizes)).train(), []
+    for part in (*model.lstms, model.hidden, model.classify):
+        part.register_forward_pre_hook(lambda _, inputs: fed.append(inputs[0]))
+    model.read(torch.randn(2, 4, 4, 3), torch.ones(2, 4, dtype=torch.bool), torch.tensor([0, 1]), torch.tensor([0, 0]))
+    assert len(fed) == 4 * 4 and not any(x.any() for x in fed)      # 4 steps; 2 LSTMs, the tanh layer, the classifier
 
 
 @pytest.mark.parametrize('name', list(sta.PRESETS))

@@ -145,6 +145,21 @@ def test_two_processes_equal_one(root, tmp_path, no_report):
     assert log(tmp_path / 'two')[2]['val_loss'] == pytest.approx(log(tmp_path / 'one')[2]['val_loss'], abs=1e-5)
 
 
+def test_two_processes_share_the_rewards_that_vre_remembers(root, tmp_path, no_report):
+    """Each process sees half of the captions; after an epoch both must know the rewards of all."""
+    exact = ['--dropout', '0', '--sampling', '0', '--clip', '1000', '--rate', '0.01', '--stage']
+    train.main(flags('vre', root, tmp_path / 'one', *exact, 'warm'))
+    shutil.copytree(tmp_path / 'one', tmp_path / 'two')
+    train.main(flags('vre', root, tmp_path / 'one', *exact, 'joint'))
+    command = [sys.executable, '-m', 'torch.distributed.run', '--nproc-per-node', '2', '--master-port', '29518', str(ROOT / 'train.py')]
+    done = subprocess.run(command + flags('vre', root, tmp_path / 'two', *exact, 'joint'), capture_output=True, text=True, timeout=300,
+                          env={**os.environ, 'OMP_NUM_THREADS': '1'})
+    assert done.returncode == 0, done.stderr[-2000:]
+    one, two = weights(tmp_path / 'one' / 'last.pt'), weights(tmp_path / 'two' / 'last.pt')
+    assert one['previous_reward'].isfinite().all() and one['previous_reward'].std() > 0
+    assert all(torch.allclose(one[k], two[k], atol=1e-4) for k in one)
+
+
 def test_a_loss_that_is_not_finite_stops_and_names_the_term(root, tmp_path, monkeypatch):
     import stats
     monkeypatch.setattr(stats, 'rank_loss', lambda w, *rest: w.sum(1) / 0)

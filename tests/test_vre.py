@@ -187,6 +187,10 @@ def test_refocus_loss_by_hand():
     assert torch.allclose(loss, torch.tensor([2.772589, 0.575364, 0.0, 0.0, 0.0, 15.942385, 0.0]), atol=1e-5)
     # -2 / (1/4), 2 / (3/4), 0, 0, -1 / 1, 1 / 2^-23, 0
     assert torch.allclose(alpha.grad, torch.tensor([-8.0, 8 / 3, 0.0, 0.0, -1.0, 2.0 ** 23, 0.0]))
+    reward = torch.tensor([2.0], requires_grad=True)                # R is a constant: it must not train the captioner
+    refocus_loss(reward, torch.tensor([1.0]), torch.tensor([0.5], requires_grad=True)).sum().backward()
+    assert reward.grad is None
+
 
 
 def test_refocus_gives_a_softmax_that_does_not_round_to_one():
@@ -536,3 +540,20 @@ def test_audio_counts_where_the_variant_hears_it_and_may_be_left_out():
 def test_presets_are_fields_of_the_config(preset):
     cfg = Config(**PRESETS[preset])
     assert all(getattr(cfg, f'{stage}_epochs') > 0 for stage in STAGES) and cfg.variant in VARIANTS
+
+
+def test_dropout_is_at_the_end_of_the_lstm_alone():
+    model, batch = make(dropout=1.0).train(), make_batch()
+    memory, state = model.encode(batch)
+    kept = model.eval().step(None, state, memory)[1]
+    logits, dropped, _ = model.train().step(None, state, memory)
+    assert torch.equal(logits, model.out.bias.expand_as(logits))
+    assert all(torch.equal(a, b) for a, b in zip(kept, dropped))
+
+
+def test_the_papers_values_and_unknown_names():
+    c = Config()
+    assert (c.hidden, c.dropout, c.sampling, c.beta, c.rate, c.min_count, c.max_len, c.warm_epochs) == (512, .5, .25, .03, 3e-4, 3, 15, 5)
+    for fields in ({'variant': 'vree'}, {'stage': 'froze'}, {'step': 0}):
+        with pytest.raises(ValueError, match='not one that vre.py has'):
+            make(**fields)
