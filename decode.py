@@ -2,8 +2,8 @@
 
 A model offers two functions, and this file knows nothing else of it:
 
-    encode(batch)              -> memory, state         one row per video; memory stays, state changes with every word
-    step(token, state, memory) -> logits, state, aux    token (B,), None before the first word; logits (B, V); aux {name: (B, ...)}
+    encode(batch)              -> memory, state        one row per video; memory stays, state changes with every word
+    step(token, state, memory) -> logits, state, aux   token (B,), None before the first word; logits (B, V); aux {name: (B, ...)}
 
 `memory` and `state` are trees: tensors in nested dicts, lists and tuples, each with the batch as dim 0. The ways to decode
 differ only in where the next token comes from:

@@ -485,10 +485,12 @@ def main(argv):
     if args.grounding:
         if not corpus.truth:
             raise BadInput(f'--grounding needs the truth, which only shapes has, not {first["dataset"]}')
-        print('\nslots named rightly\n' + '\n'.join(f'  {name:24} {value:.3f}' for name, value in show.slot_table(found, corpus.truth).items()))
-        measured = show.grounding(models[0], corpus, features, vocabulary, found, args.device)
-        print('attention against the truth\n' + '\n'.join(
-            f'  {role:8} ' + '  '.join(f'{name} {value:.3f}' for name, value in row.items()) for role, row in measured.items()) + '\n')
+        print('\nslots named rightly')
+        for name, value in show.slot_table(found, corpus.truth).items():
+            print(f'  {name:24} {value:.3f}')
+        print('attention against the truth')
+        for role, row in show.grounding(models[0], corpus, features, vocabulary, found, args.device).items():
+            print(f'  {role:8} ' + '  '.join(f'{name} {value:.3f}' for name, value in row.items()))
     if args.words:
         shares, words = show.word_classes(list(found.values()))
         print('  '.join(f'{kind}s {share:.1%}' for kind, share in shares.items()))

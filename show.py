@@ -172,7 +172,8 @@ def slot_table(captions, truth):
     actions = {'order-only actions': lambda v: truth[v]['order_only'], 'directions': lambda v: simple(v) in shapes.DIRECTIONS,
                'other actions': lambda v: not truth[v]['order_only'] and simple(v) not in shapes.DIRECTIONS}
     rows = {name: [right[v]['action'] for v in captions if belongs(v)] for name, belongs in actions.items()}
-    rows |= {slot: [slots[slot] for slots in right.values() if slot in slots] for slot in ('subject', 'colour', 'object', 'object colour')}
+    for slot in ('subject', 'colour', 'object', 'object colour'):
+        rows[slot] = [slots[slot] for slots in right.values() if slot in slots]
     rows |= {'seen combinations': [ok for v in captions if not truth[v]['held_out'] for ok in right[v].values()],
              'held-out combinations': [ok for v in captions if truth[v]['held_out'] for ok in right[v].values()]}
     return {name: float(np.mean(values)) for name, values in rows.items() if values}
@@ -204,6 +205,7 @@ def draw_words(shares, words, path):
     left.bar(range(len(words)), [n for _, _, n in words], color=[colours[kind] for _, kind, _ in words])
     left.set(ylabel='times said', xticks=range(len(words)))
     left.set_xticklabels([word for word, _, _ in words], rotation=60, ha='right')
-    right.pie(shares.values(), labels=[f'{kind}s {share:.0%}' for kind, share in shares.items()], colors=[colours[kind] for kind in shares])
+    labels = [f'{kind}s {share:.0%}' for kind, share in shares.items()]
+    right.pie(shares.values(), labels=labels, colors=[colours[kind] for kind in shares])
     save_figure(figure, path)
     return Path(path)

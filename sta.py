@@ -13,7 +13,8 @@ Leaves out: the manually chosen glimpses of figure 2.4.
 The scores of l_t depend on h alone: there is one weight vector W_i per PLACE, and what is seen there has no say. So
 the model can learn to look left, or late, but finds a thing only if h tells already where it is (h_0 knows the mean).
 
-The penalty asks that every place gets a total of 1 over the steps. Unless T = L it cannot: T steps give a total of T to L places, so
+The penalty asks that every place gets a total of 1 over the steps. Unless T = L it cannot: T steps give a total of T to L
+places, so
     sum_i (1 - sum_t l_ti)^2  >=  L (1 - T/L)^2 = (L - T)^2 / L     (Cauchy-Schwarz; equal only if every place gets T/L)
 which is 7.37 for 30 steps on 49 places and 1258.05 for 8 words on 1,274. What it asks for is uniformity, which is
 why lambda = 10 "resembles average pooling" (figure 2.2).
