@@ -450,6 +450,7 @@ def main(argv):
     parser.add_argument('runs', nargs='+', metavar='RUN', help='folder that train.py made, or a .pt file in it')
     parser.add_argument('--split', choices=('train', 'val', 'test'), help='(default: test, or val where a dataset has no test)')
     parser.add_argument('--beam', type=int, metavar='K', help="beam width (default: the paper's, as the run has it)")
+    parser.add_argument('--step', type=int, choices=(1, 2), help='vre: the captions of its first or its second watching')
     parser.add_argument('--json', metavar='FILE', help='captions, references and scores (default: RUN/captions.json)')
     parser.add_argument('--grounding', action='store_true', help='shapes: attention and slots against the truth, in numbers')
     parser.add_argument('--words', action='store_true', help='parts of speech of the captions, in numbers and as a picture')
@@ -459,6 +460,10 @@ def main(argv):
     import show                                         # here, so that rewards and metrics do without it
     models, checkpoints = zip(*(load_run(path, args.device) for path in args.runs))
     first, cfg, folder = checkpoints[0], models[0].cfg, Path(args.runs[0])
+    for model in models:
+        if args.step and not hasattr(model.cfg, 'step'):
+            raise BadInput('--step is for runs of vre')
+        model.cfg.step = args.step or getattr(model.cfg, 'step', None)
     for path, other in zip(args.runs, checkpoints):
         if (other['vocab'], other['dataset']) != (first['vocab'], first['dataset']):
             raise BadInput(f'{path} learned other words than {args.runs[0]}: an ensemble needs one dataset and one vocabulary')

@@ -300,7 +300,8 @@ def main(argv):
             raise BadInput(f'cannot make the folder {out}: {error}') from None
         write_log(out, {'args': vars(args), 'config': dataclasses.asdict(cfg), 'git': git_hash(), 'processes': world,
                         'threads': torch.get_num_threads(), 'python': sys.version.split()[0], 'torch': torch.__version__})
-    shown = ', '.join(f'{name} ({" x ".join(map(str, cfg.feats[name]))} a frame)' for name in cfg.features)
+    shown = ', '.join(f'{name} ({" x ".join(map(str, cfg.feats[name]))} a frame{", one region" * (len(cfg.feats[name]) == 1)})'
+                      for name in cfg.features)
     say(rank, f'{args.model} on {dataset}: {len(train.ids)} training videos, {cfg.captions} captions, {cfg.vocab} words, '
               f'{len(val.ids)} validation videos; features {shown}; run {out}')
 
