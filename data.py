@@ -17,8 +17,12 @@ A batch is a dict:
 
 Letters: N videos, B captions, F frames, T words, V vocabulary, C captions per video.
 """
+import csv
+import io
 import json
 import re
+import zipfile
+import zlib
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,13 +99,13 @@ def word2vec(path, vocabulary, size):
     else:
         with open(path, encoding='utf-8') as file:
             for number, line in enumerate(file, 1):
-                word, *numbers = line.split()
-                if number == 1 and len(numbers) == 1:       # the optional header: count and width
-                    continue
                 try:
-                    put(word, [float(x) for x in numbers], f'line {number}')
+                    word, *numbers = line.split()
+                    numbers = [float(x) for x in numbers]
                 except ValueError:
                     raise BadInput(f'{path}, line {number}: expected a word and numbers, found {line[:60]!r}') from None
+                if number > 1 or len(numbers) > 1:          # not the optional header: count and width
+                    put(word, numbers, f'line {number}')
     return vectors, found
 
 
@@ -142,38 +146,205 @@ def read_shapes(folder, split):
     return corpus
 
 
+def text(path):
+    """A file's text; where it is absent, that of the file of this name in a zip beside it (in memory: nothing is unpacked)."""
+    try:
+        if path.is_file():
+            return path.read_bytes().decode('utf-8-sig')
+        for archive in sorted(path.parent.glob('*.zip')):
+            with zipfile.ZipFile(archive) as opened:
+                for member in opened.namelist():
+                    if Path(member).name == path.name:
+                        return opened.read(member).decode('utf-8-sig')
+    except UnicodeDecodeError as error:
+        raise BadInput(f'{path}: byte {error.start} is no UTF-8 text; save the file as UTF-8') from None
+    except (zipfile.BadZipFile, zlib.error):
+        raise BadInput(f'{archive}: no zip file, or a damaged one; download it again') from None
+    raise FileNotFoundError(path)
+
+
+def parse(path, pattern, expected):
+    """The pattern's groups in every line that is not blank."""
+    for number, line in enumerate(text(path).split('\n'), 1):
+        if line.strip():
+            found = re.fullmatch(pattern, line.strip())
+            if not found:
+                raise BadInput(f'{path}, line {number}: expected `{expected}`, found {line.strip()[:60]!r}')
+            yield found.groups()
+
+
+def parse_csv(path, columns):
+    """(place for messages, dict) of every row of a csv file whose first line names at least these columns."""
+    rows = csv.DictReader(io.StringIO(text(path), newline=''), restval='')
+    try:
+        if not set(columns) <= set(rows.fieldnames or ()):
+            raise BadInput(f'{path}, line 1: expected the columns {", ".join(columns)}, found {", ".join(rows.fieldnames or ())}')
+        for row in rows:
+            if None in row:                                 # DictReader's key for what is too much
+                raise BadInput(f'{path}, line {rows.line_num}: more fields than columns: put captions with commas in "quotes"')
+            yield f'{path}, line {rows.line_num}', row
+    except csv.Error as error:
+        raise BadInput(f'{path}, line {rows.reader.line_num}: {error}: is a " never closed?') from None
+
+
+def caption_list(path):
+    """`video<TAB>caption` a line -> {video: captions}"""
+    captions = {}
+    for video, caption in parse(path, r'([^\t]+)\t(.*[^\W_].*)', 'video<TAB>caption'):
+        captions.setdefault(video.strip(), []).append(normalise(caption))
+    return captions
+
+
 def read_msvd(folder, split):
-    """sents_{train,val,test}.txt: `vidN<TAB>caption` a line."""
-    path, captions = folder / f'sents_{split}.txt', {}
-    if not path.is_file():
-        raise FileNotFoundError(path)
-    for number, line in enumerate(path.read_text(encoding='utf-8').split('\n'), 1):
-        video, tab, caption = line.partition('\t')
-        if not line.strip():
-            continue
-        if not tab or not normalise(caption):
-            raise BadInput(f'{path}, line {number}: expected `vidN<TAB>caption`, found {line[:60]!r}')
-        captions.setdefault(video, []).append(normalise(caption))
-    return Corpus('msvd', split, captions)
+    """sents_{train,val,test}.txt, else the official corpus (any *.csv) with youtube_mapping.txt (`YOUTUBEID_START_END vidN`)."""
+    tables = sorted(folder.glob('*.csv'))
+    if (folder / f'sents_{split}.txt').is_file() or not tables:
+        return Corpus('msvd', split, caption_list(folder / f'sents_{split}.txt'))
+    numbers = {'train': range(1, 1201), 'val': range(1201, 1301), 'test': range(1301, 1971)}[split]         # the standard split
+    mapping = parse(folder / 'youtube_mapping.txt', r'(\S+)\s+vid(\d+)', 'YOUTUBEID_START_END vidN')
+    videos = {clip: f'vid{number}' for clip, number in mapping if int(number) in numbers}
+    captions = {video: [] for video in videos.values()}
+    for _, row in parse_csv(tables[0], ('VideoID', 'Start', 'End', 'Language', 'Description')):
+        video, caption = videos.get(f'{row["VideoID"]}_{row["Start"]}_{row["End"]}'), normalise(row['Description'])
+        if video and caption and row['Language'] == 'English':      # the corpus holds clips outside the 1,970, and empty rows
+            captions[video].append(caption)
+    return Corpus('msvd', split, {video: several for video, several in captions.items() if several})
 
 
-READERS = {'shapes': read_shapes, 'msvd': read_msvd}
+SCHEMES = ('official', 'astar', 'vre')                      # MSR-VTT's splits
 
 
-def load(dataset, root, split):
-    """-> Corpus. A split whose files are absent is an error only here, when it is asked for."""
+def read_msrvtt(folder, split, scheme):
+    """train_val_videodatainfo.json, test_videodatainfo.json and category.txt, plain or in the zips they come in.
+
+    official: 6,513 / 497 / 2,990 videos, as the files say.
+    astar:    5,513 / 497 / 1,000. Test is the last 1,000 of the official training part (the paper does not say which 1,000),
+              training the rest of it, validation the official one; the official test part, then unpublished, is not used.
+    vre:      6,512 / 498 / 2,990. The last official training video goes to validation."""
+    path = folder / f'{"test" if split == "test" and scheme != "astar" else "train_val"}_videodatainfo.json'
+    try:
+        names = {int(number): name for name, number in parse(folder / 'category.txt', r'(.+?)\t(\d+)', 'name<TAB>number')}
+    except FileNotFoundError:
+        names = {}
+    corpus = Corpus('msrvtt' if scheme == 'official' else f'msrvtt-{scheme}', split)
+    corpus.categories = [names.get(number, str(number)) for number in range(20)]
+    notes = text(path)
+    try:
+        notes, captions = json.loads(notes), {}
+        videos = sorted(notes['videos'], key=lambda video: int(video['video_id'].removeprefix('video')))
+        train, val, test = ([video for video in videos if video['split'] == name] for name in ('train', 'validate', 'test'))
+        if scheme == 'astar':
+            train, test = train[:-1000], train[-1000:]
+        elif scheme == 'vre':
+            train, val = train[:-1], train[-1:] + val
+        for sentence in notes['sentences']:
+            captions.setdefault(sentence['video_id'], []).append(sentence['caption'])
+        for video in {'train': train, 'val': val, 'test': test}[split]:
+            corpus.captions[video['video_id']] = [normalise(caption) for caption in captions[video['video_id']]]
+            corpus.category[video['video_id']] = range(20).index(video['category'])
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise BadInput(f'{path}: not as MSR-VTT publishes it: {error!r}') from None
+    return corpus
+
+
+def read_mvad(folder, split):
+    """{train,val,test}.txt: `clip<TAB>caption` a line."""
+    return Corpus('mvad', split, caption_list(folder / f'{split}.txt'))
+
+
+def read_folder(folder, split):
+    """captions.csv: file, caption and, if wanted, split (train, val or test). Without a column `split`: of every ten
+    videos, in the order of the file, the second is for validation, the third for test. An id is a file's name without ending."""
+    captions, order, seen = {}, {}, {}
+    for place, row in parse_csv(folder / 'captions.csv', ('file', 'caption')):
+        file, caption = row['file'].strip(), normalise(row['caption'])
+        video = Path(file).stem
+        if not video or not caption:
+            raise BadInput(f'{place}: the {"caption" if video else "file"} is empty')
+        number = order.setdefault(video, len(order)) % 10
+        part = row['split'].strip() if 'split' in row else {1: 'val', 2: 'test'}.get(number, 'train')
+        if part not in ('train', 'val', 'test'):
+            raise BadInput(f'{place}: the split is train, val or test, not {part!r}')
+        if seen.setdefault(video, (file, part)) != (file, part):
+            raise BadInput(f'{place}: {video!r} was {seen[video][0]} in {seen[video][1]}, here it is {file} in {part}')
+        if part == split:
+            captions.setdefault(video, []).append(caption)
+    return Corpus('folder', split, captions)
+
+
+# Recognition: the papers have training and test clips, none for validation. We hold back two groups of UCF-11's training clips,
+# and every tenth training clip of HMDB-51 and Hollywood2, in the order of their lists.
+
+def read_ucf11(folder, split):
+    """<action>/v_<name>_<group>/*.mpg or *.avi, groups 01 to 25. The thesis' split (975 training, 625 test clips) was never
+    published. Clips of a group share scene and actor, so we split by group: 1-13 train, 14-15 val, 16-25 test (about 3 : 2)."""
+    groups = {'train': range(1, 14), 'val': range(14, 16), 'test': range(16, 26)}[split]
+    clips = [(path.parent.parent.name, int(path.parent.name.rpartition('_')[2]), path.stem)
+             for path in sorted(folder.rglob('v_*_[0-9][0-9]/*')) if path.suffix.lower() in ('.avi', '.mpg', '.mp4')]
+    classes = sorted({action for action, _, _ in clips})
+    labels = {clip: [classes.index(action)] for action, group, clip in clips if group in groups}
+    return Corpus('ucf11', split, labels=labels, classes=classes)
+
+
+def action_lists(name, folder, split, ending, marks, wanted):
+    """One list per action, <action><ending>, of lines `clip mark`; the wanted mark says that the clip shows the action."""
+    paths = [path for path in sorted(folder.rglob(f'*{ending}')) if not text(path).startswith('scene')]     # Hollywood2 has both
+    if not paths:
+        raise FileNotFoundError(f'<action>{ending}')
+    labels = {}
+    for number, path in enumerate(paths):
+        for clip, mark in parse(path, rf'(.+?)\s+({marks})', f'clip {marks}'):
+            if mark in (wanted, '-1'):                      # -1: another action's clip
+                labels.setdefault(clip.removesuffix('.avi'), []).extend([number] * (mark == wanted))
+    if split != 'test':
+        labels = {clip: labels[clip] for i, clip in enumerate(labels) if (i % 10 == 9) == (split == 'val')}
+    return Corpus(name, split, labels=labels, classes=[path.name.removesuffix(ending) for path in paths])
+
+
+def read_hmdb51(folder, split, fold):
+    """<action>_test_split<fold>.txt: `file.avi 1` a line for training, 2 for test, 0 for neither."""
+    return action_lists('hmdb51', folder, split, f'_test_split{fold}.txt', '0|1|2', '2' if split == 'test' else '1')
+
+
+def read_hollywood2(folder, split):
+    """ClipSets/<Action>_{train,test}.txt: `clip 1` or `clip -1` a line. A clip may show several actions."""
+    return action_lists('hollywood2', folder / 'ClipSets', split, f'_{"test" if split == "test" else "train"}.txt', '1|-1', '1')
+
+
+READERS = {'shapes': read_shapes, 'msvd': read_msvd, 'msrvtt': read_msrvtt, 'mvad': read_mvad, 'folder': read_folder,
+           'ucf11': read_ucf11, 'hmdb51': read_hmdb51, 'hollywood2': read_hollywood2}
+
+# Videos for training, validation and test: the papers' counts. HMDB-51 and Hollywood2: less what we hold back for validation.
+EXPECTED = {'msvd': (1200, 100, 670), 'msrvtt': (6513, 497, 2990), 'msrvtt-astar': (5513, 497, 1000),
+            'msrvtt-vre': (6512, 498, 2990), 'mvad': (36920, 4950, 4717),
+            'hmdb51': (3213, 357, 1530), 'hollywood2': (741, 82, 884)}
+
+
+def load(dataset, root, split, scheme='official', fold=1):
+    """-> Corpus. scheme: one of SCHEMES, for msrvtt; fold: 1, 2 or 3, for hmdb51. A split whose files are absent is an error
+    only here, when it is asked for."""
     folder = Path(root) / dataset
     reader = READERS[dataset.split('-')[0]]                 # shapes-8 is shapes with 8 training clips
+    if scheme not in (SCHEMES if dataset == 'msrvtt' else SCHEMES[:1]):
+        raise BadInput(f'no split scheme {scheme!r} for {dataset}: msrvtt has {", ".join(SCHEMES)}, all others official')
     if not folder.is_dir():
         raise BadInput(f'{folder}: there is no such folder; --root names the folder that holds {dataset}/')
     try:
-        corpus = reader(folder, split)
+        corpus = reader(folder, split, **{'msrvtt': {'scheme': scheme}, 'hmdb51': {'fold': fold}}.get(dataset, {}))
     except FileNotFoundError as error:
         absent = Path(error.filename or str(error)).name
         raise BadInput(f'{dataset} has no {split} split under {folder}: {absent} is absent') from None
     if not corpus.ids:
         raise BadInput(f'{dataset}: the {split} split under {folder} is empty')
     return corpus
+
+
+def count(corpus):
+    """-> str: "msvd train: 1,200 videos, as in the papers" """
+    videos = len(corpus.ids)
+    expected = dict(zip(('train', 'val', 'test'), EXPECTED.get(corpus.name, ()))).get(corpus.split)
+    said = '' if not expected else ', as in the papers' if expected == videos else f', where the papers have {expected:,}'
+    return f'{corpus.name} {corpus.split}: {videos:,} videos{said}'
 
 
 # ------------------------------------------------------------------------------------------------------------- features

@@ -416,14 +416,14 @@ def open_split(checkpoint, root, split, names):
     if dataset.startswith('shapes'):
         shapes.prepare(root, int(dataset.split('-')[1]) if '-' in dataset else None)
     try:
-        corpus = data.load(dataset, root, split or 'test')
+        corpus = data.load(dataset, root, split or 'test', checkpoint['scheme'], checkpoint['fold'])
     except BadInput as error:
         if split:
             raise
         print(f'{error}: scoring on validation instead')
-        corpus = data.load(dataset, root, 'val')
-    if '--limit' in checkpoint['argv']:
-        corpus.limit(int(checkpoint['argv'][checkpoint['argv'].index('--limit') + 1]))
+        corpus = data.load(dataset, root, 'val', checkpoint['scheme'], checkpoint['fold'])
+    if checkpoint['limit']:
+        corpus.limit(checkpoint['limit'])
     features = {name: data.Features(Path(root) / dataset / 'features', name) for name in names}
     for name in names:
         shape, _ = data.check(features[name], corpus.ids)

@@ -51,6 +51,8 @@ def parse(argv):
     add('--out', help='folder of the run (default: runs/MODEL-DATASET..., with a number if it is taken)')
     add('--resume', action='store_true', help='go on where the run in --out (or the newest of its name) stopped')
     add('--seed', type=int, default=0, help='same seed, same numbers on a CPU (default: 0)')
+    add('--split-scheme', default='official', choices=data.SCHEMES, help='msrvtt: the split of a paper (default: official)')
+    add('--fold', type=int, default=1, choices=(1, 2, 3), help='hmdb51: which of its three splits (default: 1)')
     add('--limit', type=int, metavar='N', help='use the first N videos of each split only')
     add('--patience', type=int, default=5, metavar='N', help='stop after N epochs without a better validation (default: 5)')
     add('--metric', help='what "better" means (default: CIDEr; recognition: accuracy, or mAP with several labels a clip)')
@@ -133,7 +135,7 @@ def open_data(args, cfg, paper, vocabulary):
     """-> the dataset's folder name, training and validation Corpus, features by name, vocabulary. Bad input is told here, before
     any training, and what the data decides is filled into cfg."""
     dataset = shapes.prepare(args.root, args.limit).name if args.dataset == 'shapes' else args.dataset
-    train, val = (data.load(dataset, args.root, split) for split in ('train', 'val'))
+    train, val = (data.load(dataset, args.root, split, args.split_scheme, args.fold) for split in ('train', 'val'))
     if args.limit:
         train, val = train.limit(args.limit), val.limit(args.limit)
     features = {name: data.Features(Path(args.root) / dataset / 'features', name) for name in cfg.features}
@@ -182,7 +184,7 @@ def train_stage(args, cfg, paper, out, epochs, dataset, train, val, features, vo
         model.load_state_dict(checkpoint['state_dict'])
         optimizer.load_state_dict(checkpoint['optimizer'])
         progress = {name: checkpoint[name] for name in progress}
-    constant = dict(model=args.model, dataset=dataset, argv=args.argv, config=dataclasses.asdict(cfg),
+    constant = dict(model=args.model, dataset=dataset, scheme=args.split_scheme, fold=args.fold, limit=args.limit, argv=args.argv, config=dataclasses.asdict(cfg),
                     vocab=vocabulary.words if vocabulary else None)
     batches = data.Batches(train, features, vocabulary, cfg.videos_per_batch, cfg.captions_per_video, cfg.max_len, args.seed,
                            rank, world)
@@ -302,8 +304,8 @@ def main(argv):
                         'threads': torch.get_num_threads(), 'python': sys.version.split()[0], 'torch': torch.__version__})
     shown = ', '.join(f'{name} ({" x ".join(map(str, cfg.feats[name]))} a frame{", one region" * (len(cfg.feats[name]) == 1)})'
                       for name in cfg.features)
-    say(rank, f'{args.model} on {dataset}: {len(train.ids)} training videos, {cfg.captions} captions, {cfg.vocab} words, '
-              f'{len(val.ids)} validation videos; features {shown}; run {out}')
+    say(rank, f'{args.model} on {data.count(train)}; {cfg.captions:,} captions, {cfg.vocab:,} words; {data.count(val)}; features {shown}; '
+              f'run {out}')
 
     every, previous = list(getattr(paper, 'STAGES', [''])), None         # most papers have one stage without a name
     stages = every if getattr(cfg, 'stage', 'all') == 'all' else [cfg.stage]
