@@ -167,10 +167,7 @@ def train_stage(args, cfg, paper, out, epochs, dataset, train, val, features, vo
     """One stage of training (most papers have one). checkpoint: to go on from; previous: the best state of the stage before."""
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     torch.manual_seed(args.seed)
-    try:
-        model = evaluate.build(paper, cfg).to(args.device)
-    except ValueError as error:                             # a configuration that the paper's file refuses
-        raise BadInput(error) from None
+    model = evaluate.build(paper, cfg).to(args.device)
     if previous is not None:
         model.start(previous)
     if args.word2vec and checkpoint is None:
@@ -184,8 +181,8 @@ def train_stage(args, cfg, paper, out, epochs, dataset, train, val, features, vo
         model.load_state_dict(checkpoint['state_dict'])
         optimizer.load_state_dict(checkpoint['optimizer'])
         progress = {name: checkpoint[name] for name in progress}
-    constant = dict(model=args.model, dataset=dataset, scheme=args.split_scheme, fold=args.fold, limit=args.limit, argv=args.argv, config=dataclasses.asdict(cfg),
-                    vocab=vocabulary.words if vocabulary else None)
+    constant = dict(model=args.model, dataset=dataset, scheme=args.split_scheme, fold=args.fold, limit=args.limit,
+                    argv=args.argv, config=dataclasses.asdict(cfg), vocab=vocabulary.words if vocabulary else None)
     batches = data.Batches(train, features, vocabulary, cfg.videos_per_batch, cfg.captions_per_video, cfg.max_len, args.seed,
                            rank, world)
     options = {}
@@ -304,8 +301,8 @@ def main(argv):
                         'threads': torch.get_num_threads(), 'python': sys.version.split()[0], 'torch': torch.__version__})
     shown = ', '.join(f'{name} ({" x ".join(map(str, cfg.feats[name]))} a frame{", one region" * (len(cfg.feats[name]) == 1)})'
                       for name in cfg.features)
-    say(rank, f'{args.model} on {data.count(train)}; {cfg.captions:,} captions, {cfg.vocab:,} words; {data.count(val)}; features {shown}; '
-              f'run {out}')
+    say(rank, f'{args.model} on {data.count(train)}; {cfg.captions:,} captions, {cfg.vocab:,} words; {data.count(val)}; '
+              f'features {shown}; run {out}')
 
     every, previous = list(getattr(paper, 'STAGES', [''])), None         # most papers have one stage without a name
     stages = every if getattr(cfg, 'stage', 'all') == 'all' else [cfg.stage]
