@@ -445,6 +445,29 @@ def write_json(path, content):
         raise BadInput(f'cannot write {path}: {error}') from None
 
 
+def describe_files(models, checkpoint, names, args):
+    """Videos of the user's own: features by the encoder and sampling that are recorded beside those of training."""
+    import extract
+    import show
+    if not checkpoint['vocab']:
+        raise BadInput(f'{args.runs[0]} recognises actions and writes no captions')
+    vocabulary, cfg = data.Vocabulary(checkpoint['vocab']), models[0].cfg
+    model = models[0] if len(models) == 1 else decode.Ensemble(models)
+    infos = {name: extract.recorded(Path(args.root) / checkpoint['dataset'] / 'features', name) for name in names}
+    for path in args.video:
+        video = Path(path).stem
+        found = extract.features_of_video(path, names, infos, args.device)
+        corpus, features = data.Corpus('', '', {video: []}), {name: {video: found[name]} for name in names}
+        batches = data.Batches(corpus, features, videos=1)
+        caption = describe(model, batches, vocabulary, cfg.max_len, args.beam or cfg.beam, args.device)
+        print(f'{path}: {caption[video]}')
+        folder = Path(args.runs[0])
+        picture = (folder if folder.is_dir() else folder.parent) / f'{video}.png'
+        frames = extract.read_frames(path, f'uniform{len(found[names[0]])}')
+        show.one_caption(models[0], corpus, features, vocabulary, caption, picture, args.device, video, frames)
+        print(f'picture     {picture}')
+
+
 def main(argv):
     parser = argparse.ArgumentParser(description='Score a run, or the ensemble of several; write every caption; draw one.')
     parser.add_argument('runs', nargs='+', metavar='RUN', help='folder that train.py made, or a .pt file in it')
@@ -454,6 +477,7 @@ def main(argv):
     parser.add_argument('--json', metavar='FILE', help='captions, references and scores (default: RUN/captions.json)')
     parser.add_argument('--grounding', action='store_true', help='shapes: attention and slots against the truth, in numbers')
     parser.add_argument('--words', action='store_true', help='parts of speech of the captions, in numbers and as a picture')
+    parser.add_argument('--video', action='append', metavar='FILE', help='caption a video of your own, and draw it; may be repeated')
     parser.add_argument('--root', default='data', help='folder that holds the dataset (default: data)')
     parser.add_argument('--device', default='cuda' if torch.cuda.is_available() else 'cpu', help='(default: %(default)s)')
     args = parser.parse_args(argv)
@@ -468,6 +492,8 @@ def main(argv):
         if (other['vocab'], other['dataset']) != (first['vocab'], first['dataset']):
             raise BadInput(f'{path} learned other words than {args.runs[0]}: an ensemble needs one dataset and one vocabulary')
     names = list(dict.fromkeys(name for model in models for name in model.cfg.features))
+    if args.video:
+        return describe_files(models, first, names, args)
     corpus, features = open_split(first, args.root, args.split, names)
     vocabulary = data.Vocabulary(first['vocab']) if first['vocab'] else None
     model = models[0] if len(models) == 1 else decode.Ensemble(models)

@@ -76,7 +76,7 @@ def save_figure(figure, path):
     plt.close(figure)
 
 
-def one_caption(model, corpus, features, vocabulary, captions, path, device, video=None):
+def one_caption(model, corpus, features, vocabulary, captions, path, device, video=None, frames=None):
     """Draws one video's caption, word by word: the frame looked at most with the map over it, the weights of all frames, and the
     paper's own numbers. captions: id -> str. -> path"""
     import matplotlib
@@ -86,7 +86,7 @@ def one_caption(model, corpus, features, vocabulary, captions, path, device, vid
     batch = data.to(data.Batches(corpus, features).collate([(video, [])]), device)
     words, aux = replay(model, batch, vocabulary, captions[video])
     time, space, bars = over_time_and_space(type(model).__module__, aux)
-    frames = frames_of(corpus, video)
+    frames = frames_of(corpus, video) if frames is None else frames
     rows = (frames is not None and time is not None) + (time is not None) + len(bars)
     figure, axes = plt.subplots(rows, 1, figsize=(1.15 * len(words) + 1.2, 1.6 * rows + 0.8), layout='constrained', squeeze=False)
     axes = list(axes[:, 0])
@@ -118,7 +118,8 @@ def one_caption(model, corpus, features, vocabulary, captions, path, device, vid
         axis.set(xlim=(-0.5, len(words) - 0.5), ylim=(0, 1.02), xticks=range(len(words)), ylabel=name)
         axis.set_xticklabels(words)
         axis.legend(fontsize=7, loc='upper right', ncols=len(labels))
-    figure.suptitle(f'{video}: {captions[video]}\nreference: {corpus.captions[video][0]}', fontsize=10)
+    reference = ''.join(f'\nreference: {caption}' for caption in corpus.captions[video][:1])
+    figure.suptitle(f'{video}: {captions[video]}{reference}', fontsize=10)
     save_figure(figure, path)
     return Path(path)
 
