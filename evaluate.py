@@ -477,7 +477,7 @@ def main(argv):
     parser.add_argument('--json', metavar='FILE', help='captions, references and scores (default: RUN/captions.json)')
     parser.add_argument('--grounding', action='store_true', help='shapes: attention and slots against the truth, in numbers')
     parser.add_argument('--words', action='store_true', help='parts of speech of the captions, in numbers and as a picture')
-    parser.add_argument('--video', action='append', metavar='FILE', help='caption a video of your own, and draw it; may be repeated')
+    parser.add_argument('--video', action='append', metavar='FILE', help='caption and draw your own video; may be repeated')
     parser.add_argument('--root', default='data', help='folder that holds the dataset (default: data)')
     parser.add_argument('--device', default='cuda' if torch.cuda.is_available() else 'cpu', help='(default: %(default)s)')
     args = parser.parse_args(argv)
