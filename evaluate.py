@@ -522,6 +522,8 @@ def main(argv):
         print('attention against the truth')
         for role, row in show.grounding(models[0], corpus, features, vocabulary, found, args.device).items():
             print(f'  {role:8} ' + '  '.join(f'{name} {value:.3f}' for name, value in row.items()))
+        for name, value in show.key_frames(models[0], corpus, features, args.device).items():
+            print(f'  {name:14} in the window of the action: {value:.3f}')
     if args.words:
         shares, words = show.word_classes(list(found.values()))
         print('  '.join(f'{kind}s {share:.1%}' for kind, share in shares.items()))

@@ -166,6 +166,23 @@ def grounding(model, corpus, features, vocabulary, captions, device):
     return {role: {name: float(np.mean(values)) for name, values in several.items() if values} for role, several in found.items()}
 
 
+@torch.no_grad()
+def key_frames(model, corpus, features, device):
+    """VRE on shapes: how often the refocused key frame lies in the window of the action, how often the middle frame (the default
+    key) does, and the chance of any frame -> {name: share}, empty for a model that does not refocus"""
+    hits = {'refocused key': [], 'middle frame': [], 'chance': []}
+    for batch in data.Batches(corpus, features, videos=32).in_order():
+        memory, _ = model.encode(data.to(batch, device))
+        if 'focus' not in memory:
+            return {}
+        for video, key in zip(batch['ids'], memory['focus'].argmax(1).tolist()):
+            first, last = corpus.truth[video]['window']
+            hits['refocused key'].append(first <= key <= last)
+            hits['middle frame'].append(first <= shapes.STEPS // 2 <= last)
+            hits['chance'].append((last - first + 1) / shapes.STEPS)
+    return {name: float(np.mean(values)) for name, values in hits.items()}
+
+
 def slot_table(captions, truth):
     """-> {group of clips or slot: share of slots named rightly}"""
     right = {video: shapes.slots_right(caption, truth[video]) for video, caption in captions.items()}

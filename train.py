@@ -151,9 +151,10 @@ def open_data(args, cfg, paper, vocabulary):
 
 
 def set_rate(optimizer, cfg, part):
-    """part: how much of the training is done, 0..1"""
+    """part: how much of the training is done, 0..1. A stage may have a rate of its own."""
+    rate = getattr(cfg, f'{getattr(cfg, "stage", "")}_rate', cfg.rate)
     for group in optimizer.param_groups:
-        group['lr'] = cfg.rate * (0.5 * (1 + math.cos(math.pi * part)) if cfg.schedule == 'cosine' else 1.0)
+        group['lr'] = rate * (0.5 * (1 + math.cos(math.pi * part)) if cfg.schedule == 'cosine' else 1.0)
 
 
 def check_finite(what, value, logs, place):

@@ -63,6 +63,7 @@ class Config:
     joint_epochs: int = 15               # epochs of stage joint
     frozen_epochs: int = 15              # epochs of stage frozen
     reward_epochs: int = 5               # epochs of stage reward
+    reward_rate: float = 3e-5            # learning rate of stage reward: a tenth
     reward: str = 'cider+rouge'          # reward of the last stage, Sec. 4.2
     optimizer: str = 'adam'              # adam, adamw or rmsprop
     rate: float = 3e-4                   # learning rate, Sec. 4.2
@@ -81,7 +82,7 @@ PRESETS = {
     'msrvtt': dict(features=('resnet152', 'vggish')),
     'shapes': dict(features=('clip', 'audio'), hidden=128, attn=64, dropout=0.2, rate=2e-3, schedule='cosine',
                    videos_per_batch=32, captions_per_video=5, min_count=1,
-                   warm_epochs=5, joint_epochs=6, frozen_epochs=10, reward_epochs=1),
+                   warm_epochs=5, joint_epochs=6, frozen_epochs=10, reward_epochs=1, reward_rate=2e-4),
 }
 
 

@@ -57,6 +57,18 @@ def test_grounding_is_one_on_the_box_and_chance_under_even_attention(clip):
     assert even['subject']['window'] == pytest.approx((last - first + 1) / 16) == pytest.approx(even['subject']['window chance'])
 
 
+def test_key_frames_are_counted_against_the_window(clip):
+    video, _, corpus, _ = clip
+    first, last = corpus.truth[video]['window']
+    for key, hit in ((first, 1), (last, 1), (max(first - 1, 0), float(first == 0))):
+        model = Looks(np.zeros((16, 49)))
+        model.encode = lambda batch: ({'focus': torch.eye(16)[[key]]}, None)
+        found = show.key_frames(model, corpus, {}, 'cpu')
+        assert found == {'refocused key': hit, 'middle frame': float(first <= 8 <= last), 'chance': (last - first + 1) / 16}
+    model.encode = lambda batch: ({}, None)
+    assert show.key_frames(model, corpus, {}, 'cpu') == {}
+
+
 def test_the_slot_table_separates_actions_that_differ_in_order_alone():
     scenes = {video: shapes.scene(video) for video in map('val{:05d}'.format, range(60))}
     truth = {video: shapes.truth(scene) for video, scene in scenes.items()}
