@@ -255,6 +255,9 @@ class Captioner(nn.Module):
         if self.heard:
             sound, heard = batch['feats'][self.heard], batch['mask'][self.heard]
             audio = (sound * heard[..., None]).sum(1) / heard.sum(1, keepdim=True)      # one vector for each video, Sec. 4.2
+            # UNSPECIFIED: scale of the audio feature; we chose mean 0 and variance 1: left as it was, it drove the tanh of o to
+            # +-1 for every video, and the encoder had no say any more.
+            audio = nn.functional.layer_norm(audio, audio.shape[1:])
         memory = {'audio': audio, 'frames': self.attend_frames.prepare(frames, mask)}
         if self.attend_space is not None:
             memory['space'] = self.attend_space.prepare(space, torch.ones_like(space[..., 0], dtype=torch.bool))
