@@ -75,7 +75,7 @@ class Config:
     beam: int = 5                      # UNSPECIFIED: beam size; we chose 5
 
 
-PRESETS = {                            # shapes' 10 epochs end where the rewards would begin: --epochs 15 adds five with them
+PRESETS = {                            # shapes' 8 epochs end before the rewards would begin: --epochs 15 has five with them
     'shapes': dict(features=('clip',), visual=64, embed=64, attn=64, hidden=256, normalise=False, dropout=0.1, eta=0.0,
                    optimizer='adamw', rate=2e-3, schedule='cosine', epochs=8, captions_per_video=5, max_len=20, beam=3),
     'msvd': dict(features=('i3d_rgb',), min_count=3, captions_per_video=5),
