@@ -136,7 +136,8 @@ def cells_in(box, side):
 def grounding(model, corpus, features, vocabulary, captions, device):
     """Attention against the truth of the embedded world -> {word class: {measure: mean over its words}}:
     box, the share of the spatial attention on cells that the shape's box touches, and its chance, the share under even attention;
-    window, the share of the temporal attention in the frames of the action, and its chance. The subject's and the verb's box is
+    window, the share of the temporal attention in the frames of the action, and its chance; and the paper's own numbers (weights
+    of ST and TS, of the layers, the gate). The subject's and the verb's box is
     the first shape's, the object's the second's; only words that the caption gets right count."""
     found = {}
     for video, caption in captions.items():
@@ -144,12 +145,15 @@ def grounding(model, corpus, features, vocabulary, captions, device):
         right = shapes.slots_right(caption, truth)
         batch = data.to(data.Batches(corpus, features).collate([(video, [])]), device)
         words, aux = replay(model, batch, vocabulary, caption)
-        time, space, _ = over_time_and_space(type(model).__module__, aux)
+        time, space, bars = over_time_and_space(type(model).__module__, aux)
         for t, role in enumerate(shapes.word_roles(caption, truth)):
             role = 'verb' if role == 'direction' else role
             if role not in ('subject', 'verb', 'object') or not right['action' if role == 'verb' else role] or t >= len(words):
                 continue
             mine = found.setdefault(role, {'box': [], 'box chance': [], 'window': [], 'window chance': []})
+            for name, values in bars.items():
+                for label, value in zip(VIEWS[type(model).__module__]['bars'][name], values[t]):
+                    mine.setdefault(label, []).append(value)
             steps = shapes.STEPS if time is None else time.shape[1]
             when = np.arange(steps) * shapes.STEPS // steps                                     # the clip's frame at each step
             if space is not None and square(space[t, 0]) is not None:
