@@ -497,7 +497,7 @@ def main(argv):
     corpus, features = open_split(first, args.root, args.split, names)
     vocabulary = data.Vocabulary(first['vocab']) if first['vocab'] else None
     model = models[0] if len(models) == 1 else decode.Ensemble(models)
-    beam = args.beam or cfg.beam
+    beam = args.beam or getattr(cfg, 'beam', 1)
     scores, found, each = evaluate(model, corpus, features, vocabulary, args.device, beam, cfg, quick=False)
 
     how = f', beam {beam}' if vocabulary else ''

@@ -13,6 +13,7 @@ import torch
 
 import data
 import evaluate
+import shapes
 import train
 from data import BadInput
 
@@ -237,3 +238,26 @@ def test_a_broken_checkpoint_is_told(tmp_path, content):
         evaluate.main([str(tmp_path)])
     with pytest.raises(BadInput, match='there is no such checkpoint; a run is a folder'):
         evaluate.main([str(tmp_path / 'nowhere')])
+
+
+@pytest.fixture(scope='module')
+def world(tmp_path_factory):
+    """A root for the embedded world, of which eight clips a split are rendered once"""
+    return tmp_path_factory.mktemp('world')
+
+
+@pytest.mark.parametrize('more', [['--model', 'stats'], ['--model', 'sta'], ['--model', 'sta', '--task', 'recognise'],
+                                  ['--model', 'vre', '--warm-epochs', '1', '--joint-epochs', '1', '--frozen-epochs', '1']], ids=' '.join)
+def test_every_model_trains_on_the_embedded_world(world, tmp_path, no_report, more):
+    epochs = [] if 'vre' in more else ['--epochs', '1']
+    train.main([*more, *epochs, '--root', str(world), '--limit', '8', '--out', str(tmp_path / 'run'), '--device', 'cpu'])
+    last = numbers(tmp_path / 'run')[-1]
+    assert np.isfinite(last['val_accuracy' if '--task' in more else 'val_slots'])
+
+
+def test_a_recogniser_is_scored(world, tmp_path, capsys):
+    train.main(['--model', 'sta', '--task', 'recognise', '--epochs', '1', '--root', str(world), '--limit', '8', '--out', str(tmp_path / 'run'),
+                '--device', 'cpu'])
+    saved = json.loads((tmp_path / 'run' / 'captions.json').read_text())
+    assert len(saved['videos']) == 8 and set(saved['scores']) == {'accuracy', 'mAP'}
+    assert all(row['class'] in shapes.ACTIONS and row['labels'] for row in saved['videos'].values())
