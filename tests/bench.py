@@ -94,6 +94,8 @@ SIZES = {                                       # shapes of a frame, number of f
     'stats': ({'i3d_rgb': [7, 7, 2048]}, {'i3d_rgb': 16}, 8, 4),
     'sta': ({'googlenet': [7, 7, 1024]}, {'googlenet': 26}, 8, 4),
     'vre': ({'resnet152': [7, 7, 2048]}, {'resnet152': 20}, 16, 10),
+    'astar': ({'c3d_pool2': [28, 28, 128], 'c3d_pool3': [14, 14, 256], 'c3d_pool4': [7, 7, 512], 'c3d_pool5': [4, 4, 512],
+               'c3d_fc7': [4096]}, {'c3d_pool2': 8, 'c3d_pool3': 4, 'c3d_pool4': 2, 'c3d_pool5': 1, 'c3d_fc7': 1}, 1, 8),  # 16 frames
 }
 
 
@@ -121,7 +123,8 @@ def bench_model(name):
     steps = rate(train)
     model.eval()
     with torch.no_grad():
-        model.out.bias[EOS] += 5.0 if hasattr(model, 'out') else 0.0    # an untrained model would never stop
+        if hasattr(model, 'out'):
+            model.out.bias[EOS] += 5.0                                  # an untrained model would never stop
     beams = {}
     for n in (1, 32):
         some = batch_of(shapes, frames, n, 1)
