@@ -484,10 +484,14 @@ def main(argv):
     import show                                         # here, so that rewards and metrics do without it
     models, checkpoints = zip(*(load_run(path, args.device) for path in args.runs))
     first, cfg, folder = checkpoints[0], models[0].cfg, Path(args.runs[0])
-    for model in models:
-        if args.step and not hasattr(model.cfg, 'step'):
+    for model in models if args.step else ():
+        if not hasattr(model.cfg, 'step'):
             raise BadInput('--step is for runs of vre')
-        model.cfg.step = args.step or getattr(model.cfg, 'step', None)
+        model.cfg.step = args.step
+    if (args.grounding or args.words) and not first['vocab']:
+        raise BadInput(f'--grounding and --words are about captions, and {args.runs[0]} recognises actions')
+    if args.grounding and not first['dataset'].startswith('shapes'):
+        raise BadInput(f'--grounding needs the truth, which only shapes has, not {first["dataset"]}')
     for path, other in zip(args.runs, checkpoints):
         if (other['vocab'], other['dataset']) != (first['vocab'], first['dataset']):
             raise BadInput(f'{path} learned other words than {args.runs[0]}: an ensemble needs one dataset and one vocabulary')
@@ -514,8 +518,6 @@ def main(argv):
     write_json(path, {'runs': args.runs, 'split': corpus.split, 'beam': beam, 'scores': scores, 'videos': rows})
     print(f'captions    {path}\ncheckpoint  {folder / "best.pt"}\nlog         {folder / "log.jsonl"}')
     if args.grounding:
-        if not corpus.truth:
-            raise BadInput(f'--grounding needs the truth, which only shapes has, not {first["dataset"]}')
         print('\nslots named rightly')
         for name, value in show.slot_table(found, corpus.truth).items():
             print(f'  {name:24} {value:.3f}')

@@ -227,8 +227,10 @@ def test_an_ensemble_of_two_runs_is_scored(runs, root, tmp_path, capsys):
     saved = json.loads((tmp_path / 'x.json').read_text())
     assert saved['beam'] == 2 and len(saved['videos']) == 4 and len(saved['runs']) == 2
     assert 'val split, 4 videos, beam 2' in capsys.readouterr().out
-    with pytest.raises(BadInput, match='msvd has no test split'):
-        evaluate.main([str(runs['stats']), '--root', str(root), '--split', 'test'])
+    for more, message in ((['--split', 'test'], 'msvd has no test split'), (['--grounding'], 'only shapes has, not msvd'),
+                          (['--step', '1'], '--step is for runs of vre')):
+        with pytest.raises(BadInput, match=message):
+            evaluate.main([str(runs['stats']), '--root', str(root), *more])
 
 
 @pytest.mark.parametrize('content', [b'', b'not a checkpoint', b'PK\x03\x04 cut off'])
@@ -261,3 +263,5 @@ def test_a_recogniser_is_scored(world, tmp_path, capsys):
     saved = json.loads((tmp_path / 'run' / 'captions.json').read_text())
     assert len(saved['videos']) == 8 and set(saved['scores']) == {'accuracy', 'mAP'}
     assert all(row['class'] in shapes.ACTIONS and row['labels'] for row in saved['videos'].values())
+    with pytest.raises(BadInput, match='--grounding and --words are about captions'):
+        evaluate.main([str(tmp_path / 'run'), '--root', str(world), '--words'])
