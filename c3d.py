@@ -78,7 +78,7 @@ class Config:
     max_len: int = 30                    # words of a caption
 
 
-PRESETS = {'shapes': dict(width=4, dropout=0.2, rate=1e-3, epochs=12, videos_per_batch=16)}
+PRESETS = {'shapes': dict(width=8, dropout=0.2, rate=1e-3, epochs=12, videos_per_batch=16)}
 
 
 def receptive_field(layer, inside='video'):
@@ -168,11 +168,10 @@ class C3D(nn.Module):
         maps = self.convolve(video)
         return {name: maps[name] for name in MAPS}
 
-    def top(self, clips):
-        """clips of 16 frames (M, 3, 16, 112, 112) -> activations of fc7, after its ReLU (M, 64 * width)"""
+    def top(self, pool5):
+        """pool5 of clips of 16 frames (M, C, 1, 4, 4) -> activations of fc7, after its ReLU (M, 64 * width)"""
         # UNSPECIFIED: in ASTAR, fc7 before or after its ReLU; we chose after.
-        x = self.maps(clips)['pool5'].flatten(1)
-        return self.layers['fc7'](self.drop(self.layers['fc6'](x).relu())).relu()
+        return self.layers['fc7'](self.drop(self.layers['fc6'](pool5.flatten(1)).relu())).relu()
 
     def fc7(self, video):
         """video (B, 3, N, 112, 112) -> (B, 64 * width): the mean over windows of 16 frames that overlap by 8"""
@@ -180,11 +179,12 @@ class C3D(nn.Module):
             raise BadInput('a video of zero frames: C3D needs at least one')
         # As ASTAR of 2018 says: fc7 of each clip, then the mean. Its first version averages pool5 and applies fc6, fc7 once.
         clips = windows(video.shape[2]).to(video.device)
-        return torch.stack([self.top(video.index_select(2, frames)) for frames in clips]).mean(0)   # one by one: memory
+        each = (self.maps(video.index_select(2, frames))['pool5'] for frames in clips)      # one by one: memory
+        return sum(map(self.top, each)) / len(clips)
 
     def forward(self, clips):
         """clips (M, 3, 16, 112, 112) -> logits (M, classes)"""
-        return self.layers['fc8'](self.drop(self.top(clips)))
+        return self.layers['fc8'](self.drop(self.top(self.maps(clips)['pool5'])))
 
 
 def load_published(path):

@@ -410,11 +410,25 @@ def evaluate(model, corpus, features, vocabulary, device='cpu', beam=1, cfg=None
 
 # ---------------------------------------------------------------- the command line
 
+def open_features(root, dataset, names, ids):
+    """-> features by name, {name: shape of one frame's}, most frames of any video. All of these videos' are checked."""
+    features, sizes, most = {}, {}, 0
+    for name in names:
+        if dataset.startswith('shapes') and name == 'video':
+            features[name] = shapes.Videos()
+            sizes[name], frames = shapes.Videos.shape, shapes.Videos.frames
+        else:
+            features[name] = data.Features(Path(root) / dataset / 'features', name)
+            sizes[name], frames = data.check(features[name], ids)
+        most = max(most, frames)
+    return features, sizes, most
+
+
 def open_split(checkpoint, root, split, names):
     """-> Corpus, features by name. Without a test split (its captions are not always published), validation, and it says so."""
     dataset = checkpoint['dataset']
     if dataset.startswith('shapes'):
-        shapes.prepare(root, int(dataset.split('-')[1]) if '-' in dataset else None)
+        shapes.prepare(root, int(dataset.split('-')[1]) if '-' in dataset else None, names)
     try:
         corpus = data.load(dataset, root, split or 'test', checkpoint['scheme'], checkpoint['fold'])
     except BadInput as error:
@@ -424,9 +438,8 @@ def open_split(checkpoint, root, split, names):
         corpus = data.load(dataset, root, 'val', checkpoint['scheme'], checkpoint['fold'])
     if checkpoint['limit']:
         corpus.limit(checkpoint['limit'])
-    features = {name: data.Features(Path(root) / dataset / 'features', name) for name in names}
-    for name in names:
-        shape, _ = data.check(features[name], corpus.ids)
+    features, sizes, _ = open_features(root, dataset, names, corpus.ids)
+    for name, shape in sizes.items():
         learned = checkpoint['config']['feats'].get(name, shape)
         if shape != learned:
             raise BadInput(f'{features[name].path}: features of {shape} per frame, but the run learned from {learned}')

@@ -6,7 +6,7 @@ The id of a video is its file's name without the ending. Beside the features lie
 features_of_video() reads it, so that a caption for a new clip comes from features like those of training.
 
 Sampling rules, N being any number:
-    Nfps      N frames per second (ASTAR: 2fps)
+    Nfps      N frames per second (ASTAR: 2fps; STA's recognition: 30fps, the default for ucf11, hmdb51 and hollywood2)
     staN      N evenly spaced ones of the first 240, black where the video has ended (STA: sta26)
     uniformN  N evenly spaced ones of the whole video, first and last among them (VRE: uniform20)
     chunkN    all frames of whole chunks of N (STaTS: chunk16);  strideN: the first frame of each such chunk
@@ -47,13 +47,16 @@ ENCODERS = {            # name: (sampling that its paper has, torchvision's netw
     # 1024 numbers a box, because torchvision has published weights of that.
     'frcnn': ('stride16', 'fasterrcnn_resnet50_fpn', 'FasterRCNN_ResNet50_FPN_Weights.COCO_V1', None),      # 10 x 1024
     'c3d': ('2fps', None, None, None),              # pool2, pool3, pool4, pool5 and fc7: five features, c3d_pool2 ...
-    'clip': ('uniform16', None, None, None),        # the network of shapes.py: 7 x 7 x 64
+    'clip': ('uniform16', None, None, None),        # the clip CNN of shapes.py: 7 x 7 x 64
+    'narrow': ('uniform8', None, None, None),       # the C3D of shapes.py: as c3d, with few filters
     'audio': ('sound', None, None, None),           # the sound of shapes.py: 128
     # DEVIATION: VRE has VGGish, 128 numbers, here 128 log-mel bands, their mean over time, as torchvision has no VGGish.
     'logmel': ('sound', None, None, None),
 }
-RECORDED = {'shapes.ClipCNN': 'clip', 'shapes.audio': 'audio'}      # what shapes.prepare() calls them
+OWN = {'clip': shapes.WEIGHTS, 'narrow': shapes.C3D_WEIGHTS}        # networks that this project trained
+RECORDED = {'shapes.ClipCNN': 'clip', 'shapes.C3D': 'narrow', 'shapes.audio': 'audio'}      # what shapes.prepare() calls them
 UNPUBLISHED = {'googlenet': dict(init_weights=False, transform_input=True), 'frcnn': dict(weights_backbone=None)}
+RECOGNITION = {'ucf11', 'hmdb51', 'hollywood2'}    # datasets of STA's chapter 2
 VIDEOS = '.3gp .avi .flv .gif .m4v .mkv .mov .mp4 .mpeg .mpg .mts .ogv .ts .vob .webm .wmv'.split()
 BOXES, MOST = 10, 4096                              # boxes per frame; frames that fit into memory
 
@@ -132,7 +135,7 @@ def read_sound(path, rate):
 def picture(encoder, frame):
     """frame uint8 (H, W, 3) -> the network's input, still uint8 (h, w, 3): small, to be sent from process to process"""
     x = torch.from_numpy(frame).permute(2, 0, 1)[None]
-    if encoder in ('clip', 'c3d'):                  # ASTAR resizes, whatever the shape was
+    if encoder in ('clip', 'c3d', 'narrow'):        # ASTAR resizes, whatever the shape was
         side = 56 if encoder == 'clip' else c3d.SIZE
         x = F.interpolate(x, (side, side), mode='bilinear', antialias=True)
     elif encoder != 'frcnn':                        # that one takes any size
@@ -175,10 +178,10 @@ def settings(encoder, weights='default', sampling=None):
         sample(info['sampling'], 1, 25.0)           # an unknown rule is told now
     if encoder in ('audio', 'logmel'):
         info['weights'] = 'not needed'
-    elif encoder == 'clip':
-        info['weights'] = hashlib.sha256(shapes.WEIGHTS.read_bytes()).hexdigest()[:16]      # as shapes.prepare() writes it
+    elif encoder in OWN:
+        info['weights'] = shapes.fingerprint(OWN[encoder])      # as shapes.prepare() writes it
         if weights not in ('default', 'none', info['weights']):
-            raise BadInput(f'these features of clips were made with other weights ({weights}) than {shapes.WEIGHTS.name} '
+            raise BadInput(f'these features of clips were made with other weights ({weights}) than {OWN[encoder].name} '
                            f'({info["weights"]}): train again')
     elif weights == 'default':
         info['weights'] = ENCODERS[encoder][2]
@@ -201,6 +204,8 @@ def network(encoder, weights, device='cpu'):
         return None
     if encoder == 'clip':
         return shapes.load_clip_cnn().to(device)
+    if encoder == 'narrow':
+        return shapes.load_c3d().to(device)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         if encoder == 'c3d':
@@ -263,10 +268,12 @@ def encode(encoder, net, x, device='cpu'):
         return {'': logmel(x)[None].numpy()}
     if encoder == 'audio':                          # as shapes.audio(), whose world is never without a noise
         wave = x[:len(x) // 256 * 256] + 0.5 * np.random.default_rng(0).standard_normal(len(x) // 256 * 256)
-        return {'': np.log(np.abs(np.fft.rfft(wave.reshape(-1, 256))[:, 1:]) + 1).mean(0, keepdims=True).astype(np.float32)}
+        return {'': shapes.spectrum(wave)[None].astype(np.float32)}
     x = torch.from_numpy(x).to(device)
     if encoder == 'clip':
         found = {'': net(shapes.triples(x[None])).permute(0, 2, 3, 1)}
+    elif encoder == 'narrow':
+        found = {name: value[0] if name != 'fc7' else value for name, value in shapes.c3d_features(net, x[None]).items()}
     elif encoder == 'c3d':
         video = c3d.to_input(x[None])
         found = {name: one[0].permute(1, 2, 3, 0) for name, one in net.maps(video).items()} | {'fc7': net.fc7(video)}
@@ -377,7 +384,7 @@ def load(info, item):
 def extract(videos, folder, info, name, workers=0, device='cpu', rank=0, world=1):
     """[(id, path)] -> FOLDER/NAME/<id>.npy (of c3d FOLDER/NAME_pool2/<id>.npy ...), float16; what is there stays
     -> {id: what was wrong with it}. Of `world` processes each does its own part of the videos."""
-    parts = (*c3d.MAPS, 'fc7') if info['encoder'] == 'c3d' else ('',)
+    parts = (*c3d.MAPS, 'fc7') if info['encoder'] in ('c3d', 'narrow') else ('',)
     folders = {part: Path(folder) / (f'{name}_{part}' if part else name) for part in parts}
     for part, one in folders.items():
         claim(one, info | ({'part': part} if part else {}))
@@ -417,7 +424,8 @@ def main(argv):
     device = f'cuda:{os.environ["LOCAL_RANK"]}' if args.device == 'cuda' and world > 1 else args.device
     folder, mapping = Path(args.root) / args.dataset, Path(args.root) / args.dataset / 'youtube_mapping.txt'
     videos = find_videos(args.videos, mapping if args.dataset == 'msvd' and mapping.is_file() else None)
-    info = settings(args.encoder, args.weights, args.sampling)
+    sampling = args.sampling or ('30fps' if args.dataset in RECOGNITION and args.encoder == 'googlenet' else None)
+    info = settings(args.encoder, args.weights, sampling)
     failed = extract(videos, folder / 'features', info, args.name or args.encoder, args.workers, device, rank, world)
     for video, message in failed.items():
         print(f'left out: {message}', file=sys.stderr)

@@ -134,14 +134,11 @@ def git_hash():
 def open_data(args, cfg, paper, vocabulary):
     """-> the dataset's folder name, training and validation Corpus, features by name, vocabulary. Bad input is told here, before
     any training, and what the data decides is filled into cfg."""
-    dataset = shapes.prepare(args.root, args.limit).name if args.dataset == 'shapes' else args.dataset
+    dataset = shapes.prepare(args.root, args.limit, cfg.features).name if args.dataset == 'shapes' else args.dataset
     train, val = (data.load(dataset, args.root, split, args.split_scheme, args.fold) for split in ('train', 'val'))
     if args.limit:
         train, val = train.limit(args.limit), val.limit(args.limit)
-    features = {name: data.Features(Path(args.root) / dataset / 'features', name) for name in cfg.features}
-    for name in cfg.features:
-        cfg.feats[name], frames = data.check(features[name], train.ids + val.ids)
-        cfg.frames = max(cfg.frames, frames)
+    features, cfg.feats, cfg.frames = evaluate.open_features(args.root, dataset, cfg.features, train.ids + val.ids)
     cfg.classes, cfg.categories = len(train.classes), len(train.categories)
     if hasattr(paper, 'Captioner') and getattr(cfg, 'task', '') != 'recognise':
         captions = [caption for several in train.captions.values() for caption in several]

@@ -255,9 +255,10 @@ class Captioner(nn.Module):
         if self.heard:
             sound, heard = batch['feats'][self.heard], batch['mask'][self.heard]
             audio = (sound * heard[..., None]).sum(1) / heard.sum(1, keepdim=True)      # one vector for each video, Sec. 4.2
-            # UNSPECIFIED: scale of the audio feature; we chose mean 0 and variance 1: left as it was, it drove the tanh of o to
-            # +-1 for every video, and the encoder had no say any more.
-            audio = nn.functional.layer_norm(audio, audio.shape[1:])
+            # UNSPECIFIED: scale of the audio feature; we chose a mean of 0 and a variance of 1 at most, as large numbers drive
+            # the tanh of o to +-1.
+            audio = audio - audio.mean(1, keepdim=True)
+            audio = audio / audio.square().mean(1, keepdim=True).sqrt().clamp(min=1)
         memory = {'audio': audio, 'frames': self.attend_frames.prepare(frames, mask)}
         if self.attend_space is not None:
             memory['space'] = self.attend_space.prepare(space, torch.ones_like(space[..., 0], dtype=torch.bool))

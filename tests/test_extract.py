@@ -362,6 +362,14 @@ def test_msvd_clips_get_the_ids_of_the_captions(tmp_path):
         extract.find_videos(tmp_path, tmp_path / 'youtube_mapping.txt')
 
 
+def test_recognition_datasets_are_sampled_as_their_paper_says(folder, tmp_path, monkeypatch):
+    taken = []
+    monkeypatch.setattr(extract, 'extract', lambda videos, folder, info, *rest: taken.append(info['sampling']) or {})
+    for dataset, more in (('hmdb51', []), ('msvd', []), ('hmdb51', ['--sampling', '6fps'])):
+        extract.main(['--dataset', dataset, '--videos', str(folder), '--root', str(tmp_path), '--encoder', 'googlenet', '--weights', 'none', *more])
+    assert taken == ['30fps', 'sta26', '6fps']
+
+
 def test_the_command_line_tells_errors_without_a_trace(tmp_path):
     (tmp_path / 'notes.txt').write_text('no clips here')
     command = [sys.executable, str(Path(extract.__file__)), '--dataset', 'mine', '--videos', str(tmp_path), '--encoder', 'clip']
