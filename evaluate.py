@@ -501,8 +501,8 @@ def main(argv):
         if not hasattr(model.cfg, 'step'):
             raise BadInput('--step is for runs of vre')
         model.cfg.step = args.step
-    if (args.grounding or args.words) and not first['vocab']:
-        raise BadInput(f'--grounding and --words are about captions, and {args.runs[0]} recognises actions')
+    if args.words and not first['vocab']:
+        raise BadInput(f'--words is about captions, and {args.runs[0]} recognises actions')
     if args.grounding and not first['dataset'].startswith('shapes'):
         raise BadInput(f'--grounding needs the truth, which only shapes has, not {first["dataset"]}')
     for path, other in zip(args.runs, checkpoints):
@@ -530,7 +530,11 @@ def main(argv):
     path = args.json or folder / ('captions.json' if corpus.split == 'test' else f'captions-{corpus.split}.json')
     write_json(path, {'runs': args.runs, 'split': corpus.split, 'beam': beam, 'scores': scores, 'videos': rows})
     print(f'captions    {path}\ncheckpoint  {folder / "best.pt"}\nlog         {folder / "log.jsonl"}')
-    if args.grounding:
+    if args.grounding and not vocabulary:
+        found = show.glimpses(models[0], corpus, features, args.device)
+        print('attention against the truth: ' + '  '.join(f'{name} {value:.3f}' for name, value in found.items()) if found else
+              'this model attends to no place')
+    elif args.grounding:
         print('\nslots named rightly')
         for name, value in show.slot_table(found, corpus.truth).items():
             print(f'  {name:24} {value:.3f}')

@@ -171,6 +171,24 @@ def grounding(model, corpus, features, vocabulary, captions, device):
 
 
 @torch.no_grad()
+def glimpses(model, corpus, features, device):
+    """A recogniser on shapes: the share of its attention on the cells that the acting shape's box touches, over the frames that show
+    it, and the share under even attention -> {name: mean over clips}, empty for a model that does not attend"""
+    shares = {'box': [], 'box chance': []}
+    for batch in data.Batches(corpus, features, videos=32).in_order():
+        space = model.predict(data.to(batch, device))[1].get('space')
+        if space is None or square(space[0, 0]) is None or not space.any():
+            return {}
+        for video, maps in zip(batch['ids'], space.cpu().numpy()):                              # (F, L)
+            boxes, when = corpus.truth[video]['boxes'][0], np.arange(len(maps)) * shapes.STEPS // len(maps)
+            inside = np.stack([cells_in(boxes[frame], math.isqrt(maps.shape[1])) for frame in when])
+            seen = inside.any(1)
+            shares['box'].append((maps * inside).sum(1)[seen].mean())
+            shares['box chance'].append(inside.mean(1)[seen].mean())
+    return {name: float(np.mean(values)) for name, values in shares.items()}
+
+
+@torch.no_grad()
 def key_frames(model, corpus, features, device):
     """VRE on shapes: how often the refocused key frame lies in the window of the action, how often the middle frame (the default
     key) does, and the chance of any frame -> {name: share}, empty for a model that does not refocus"""

@@ -2,8 +2,10 @@
 
 For each model at its paper's sizes, on random features: training captions per second, which share of this machine's rate of
 matrix multiplication that is (both counted in useful operations: real words, no padding), beam-5 captions per second for 1 and for 32
-videos at a time, and peak memory. `plain` is a temporal-attention LSTM without any paper's invention, to compare with; `rewards`
-sets our CIDEr beside pycocoevalcap's. Each name runs in a process of its own, so that peaks do not add up.
+videos at a time, and peak memory. `plain` is a temporal-attention LSTM without any paper's invention, to compare with;
+`astar-pool5` is ASTAR on one layer, against which its paper counts its cost; `sharing` sets a step of ASTAR on 8 captions of a
+video beside 8 steps on one caption each; `rewards` our CIDEr beside pycocoevalcap's. Each name runs in a process of its own, so that
+peaks do not add up.
 """
 import resource
 import subprocess
@@ -99,6 +101,7 @@ SIZES = {                                       # shapes of a frame, number of f
     'vre': ({'resnet152': [7, 7, 2048]}, {'resnet152': 20}, 16, 10),
     'astar': ({'c3d_pool2': [28, 28, 128], 'c3d_pool3': [14, 14, 256], 'c3d_pool4': [7, 7, 512], 'c3d_pool5': [4, 4, 512],
                'c3d_fc7': [4096]}, {'c3d_pool2': 8, 'c3d_pool3': 4, 'c3d_pool4': 2, 'c3d_pool5': 1, 'c3d_fc7': 1}, 1, 8),  # 16 frames
+    'astar-pool5': ({'c3d_pool5': [4, 4, 512], 'c3d_fc7': [4096]}, {'c3d_pool5': 1, 'c3d_fc7': 1}, 1, 8),
 }
 
 
@@ -106,7 +109,9 @@ def build(name, shapes, frames, captions, **fields):
     if name == 'plain':
         return Plain()
     import importlib
+    name, _, variant = name.partition('-')
     paper = importlib.import_module(name)
+    fields |= {'variant': variant} if variant else {}
     fields = {**({'stage': 'joint'} if name == 'vre' else {}), **fields}
     return paper.Captioner(paper.Config(vocab=WORDS, feats=shapes, features=tuple(shapes), frames=max(frames.values()),
                                         captions=captions, **fields))
@@ -133,9 +138,21 @@ def bench_model(name):
         some = batch_of(shapes, frames, n, 1)
         with torch.no_grad():
             beams[n] = n * rate(lambda: decode.beam(model, *model.encode(some), 12, 5))
-    print(f'{name:8} training {steps * videos * captions:7.1f} captions/s, {steps * flops / 1e9:6.1f} GFLOP/s = '
+    print(f'{name:11} training {steps * videos * captions:7.1f} captions/s, {steps * flops / 1e9:6.1f} GFLOP/s = '
           f'{steps * flops / peak:4.0%} of {peak / 1e9:.0f};  beam 5: {beams[1]:6.1f} captions/s one by one, '
           f'{beams[32]:6.1f} by 32 ({beams[32] / beams[1]:.1f} x);  peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2 ** 20:.2f} GiB')
+
+
+def bench_sharing():
+    shapes, frames, _, _ = SIZES['astar']
+    model = build('astar', shapes, frames, 8).train()
+
+    def step(batch):
+        model.zero_grad()
+        model(batch)[0].backward()
+
+    together, alone = (rate(lambda: step(batch_of(shapes, frames, 1, n)), 20.0) for n in (8, 1))
+    print(f'sharing     a step of ASTAR on 8 captions of a video is {8 * together / alone:.1f} times cheaper than 8 steps on one each')
 
 
 def bench_rewards():
@@ -151,15 +168,16 @@ def bench_rewards():
     ours = CiderD(references)
     mine = len(captions) * rate(lambda: ours.score(list(captions), [c[0] for c in captions.values()]))
     theirs = len(captions) * rate(lambda: Cider().compute_score(references, captions))
-    print(f'rewards  CIDEr: {mine:.0f} captions/s, pycocoevalcap {theirs:.0f} ({mine / theirs:.0f} x)')
+    print(f'rewards     CIDEr: {mine:.0f} captions/s, pycocoevalcap {theirs:.0f} ({mine / theirs:.0f} x)')
 
 
 if __name__ == '__main__':
-    names = sys.argv[1:] or [*SIZES, 'rewards']
+    others = {'sharing': bench_sharing, 'rewards': bench_rewards}
+    names = sys.argv[1:] or [*SIZES, *others]
     if len(names) > 1:
         for name in names:
             subprocess.run([sys.executable, __file__, name], check=True)
-    elif names[0] == 'rewards':
-        bench_rewards()
+    elif names[0] in others:
+        others[names[0]]()
     else:
         bench_model(names[0])

@@ -57,6 +57,29 @@ def test_grounding_is_one_on_the_box_and_chance_under_even_attention(clip):
     assert even['subject']['window'] == pytest.approx((last - first + 1) / 16) == pytest.approx(even['subject']['window chance'])
 
 
+class Glances(nn.Module):
+    """A recogniser that looks where it is told: weights (F, L)"""
+
+    def __init__(self, space):
+        super().__init__()
+        self.space = torch.tensor(space)
+
+    def predict(self, batch):
+        return torch.zeros(1, 14), {'space': self.space[None]}
+
+
+def test_a_recogniser_is_measured_against_the_acting_shape(clip):
+    video, _, corpus, _ = clip
+    inside = np.stack([show.cells_in(box, 7) for box in corpus.truth[video]['boxes'][0]])           # (16, 49)
+    seen = inside.any(1)
+    on_box = np.where(seen[:, None], inside, 1.0)                                                   # elsewhere it looks everywhere
+    found = show.glimpses(Glances(on_box / on_box.sum(1, keepdims=True)), corpus, {}, 'cpu')
+    assert found['box'] == pytest.approx(1) and found['box chance'] == pytest.approx(inside[seen].mean())
+    even = show.glimpses(Glances(np.full((16, 49), 1 / 49)), corpus, {}, 'cpu')
+    assert even['box'] == pytest.approx(even['box chance'])
+    assert show.glimpses(Glances(np.zeros((16, 49))), corpus, {}, 'cpu') == {}
+
+
 def test_key_frames_are_counted_against_the_window(clip):
     video, _, corpus, _ = clip
     first, last = corpus.truth[video]['window']
