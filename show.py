@@ -172,8 +172,8 @@ def grounding(model, corpus, features, vocabulary, captions, device):
 
 @torch.no_grad()
 def glimpses(model, corpus, features, device):
-    """A recogniser on shapes: the share of its attention on the cells that the acting shape's box touches, over the frames that show
-    it, and the share under even attention -> {name: mean over clips}, empty for a model that does not attend"""
+    """A recogniser on shapes: the share of its attention on the cells that the acting shape's box touches, over the frames that
+    show it, and the share under even attention -> {name: mean over clips}, empty for a model that does not attend"""
     shares = {'box': [], 'box chance': []}
     for batch in data.Batches(corpus, features, videos=32).in_order():
         space = model.predict(data.to(batch, device))[1].get('space')
