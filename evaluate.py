@@ -539,8 +539,11 @@ def main(argv):
         for name, value in show.slot_table(found, corpus.truth).items():
             print(f'  {name:24} {value:.3f}')
         print('attention against the truth')
-        for role, row in show.grounding(models[0], corpus, features, vocabulary, found, args.device).items():
+        roles, positions = show.grounding(models[0], corpus, features, vocabulary, found, args.device)
+        for role, row in roles.items():
             print(f'  {role:8} ' + '  '.join(f'{name} {value:.3f}' for name, value in row.items()))
+        for name, values in positions.items():
+            print(f'  {name} from the first word on: ' + ' '.join(f'{value:.2f}' for value in values))
         for name, value in show.key_frames(models[0], corpus, features, args.device).items():
             print(f'  {name:14} in the window of the action: {value:.3f}')
     if args.words:

@@ -137,23 +137,31 @@ def grounding(model, corpus, features, vocabulary, captions, device):
     """Attention against the truth of the embedded world -> {word class: {measure: mean over its words}}:
     box, the share of the spatial attention on cells that the shape's box touches, and its chance, the share under even attention;
     window, the share of the temporal attention in the frames of the action, and its chance; and the paper's own numbers (weights
-    of ST and TS, of the layers, the gate). The subject's and the verb's box is
-    the first shape's, the object's the second's; only words that the caption gets right count."""
-    found = {}
+    of ST and TS, of the layers, the gate), which articles have too. The subject's and the verb's box is the first shape's, the
+    object's the second's; only words that the caption gets right count.
+    And the paper's own numbers by position -> {name: [mean at the first word, ...]}, as far as a tenth of the captions goes."""
+    found, positions = {}, {}
     for video, caption in captions.items():
         truth = corpus.truth[video]
         right = shapes.slots_right(caption, truth)
         batch = data.to(data.Batches(corpus, features).collate([(video, [])]), device)
         words, aux = replay(model, batch, vocabulary, caption)
         time, space, bars = over_time_and_space(type(model).__module__, aux)
-        for t, role in enumerate(shapes.word_roles(caption, truth)):
-            role = 'verb' if role == 'direction' else role
-            if role not in ('subject', 'verb', 'object') or not right['action' if role == 'verb' else role] or t >= len(words):
+        numbers = {label: row for name, values in bars.items()
+                   for label, row in zip(VIEWS[type(model).__module__]['bars'][name], values.T)}                # (T,) each
+        for t, (word, role) in enumerate(zip(words, shapes.word_roles(caption, truth))):
+            for label, row in numbers.items():
+                positions.setdefault((label, t), []).append(row[t])
+            role = 'verb' if role == 'direction' else 'article' if word in ('a', 'the') else role
+            if role not in ('subject', 'verb', 'object', 'article'):
+                continue
+            if role != 'article' and not right['action' if role == 'verb' else role]:
                 continue
             mine = found.setdefault(role, {'box': [], 'box chance': [], 'window': [], 'window chance': []})
-            for name, values in bars.items():
-                for label, value in zip(VIEWS[type(model).__module__]['bars'][name], values[t]):
-                    mine.setdefault(label, []).append(value)
+            for label, row in numbers.items():
+                mine.setdefault(label, []).append(row[t])
+            if role == 'article':
+                continue
             steps = shapes.STEPS if time is None else time.shape[1]
             when = np.arange(steps) * shapes.STEPS // steps                                     # the clip's frame at each step
             if space is not None and square(space[t, 0]) is not None:
@@ -167,7 +175,12 @@ def grounding(model, corpus, features, vocabulary, captions, device):
                 window = (when >= truth['window'][0]) & (when <= truth['window'][1])
                 mine['window'].append(time[t][window].sum())
                 mine['window chance'].append(window.mean())
-    return {role: {name: float(np.mean(values)) for name, values in several.items() if values} for role, several in found.items()}
+    means = {role: {name: float(np.mean(values)) for name, values in row.items() if values} for role, row in found.items()}
+    by_position = {}
+    for (label, t), values in sorted(positions.items()):
+        if 10 * len(values) >= len(captions):
+            by_position.setdefault(label, []).append(float(np.mean(values)))
+    return means, by_position
 
 
 @torch.no_grad()

@@ -48,10 +48,11 @@ def test_grounding_is_one_on_the_box_and_chance_under_even_attention(clip):
     window = np.arange(16)[:, None] >= first
     window &= np.arange(16)[:, None] <= last
     on_box = inside * window
-    found = show.grounding(Looks(on_box / on_box.sum()), corpus, {}, vocabulary, {video: caption}, 'cpu')
+    found, positions = show.grounding(Looks(on_box / on_box.sum()), corpus, {}, vocabulary, {video: caption}, 'cpu')
     assert found['subject']['box'] == pytest.approx(1) and found['subject']['window'] == pytest.approx(1)
+    assert found['article'] == {'gate': 0.5} and positions == {'gate': [0.5] * len(caption.split())}
     assert found['verb']['gate'] == 0.5 and found['verb']['box'] == pytest.approx(1) and found['object']['box'] < 0.7                # the object is elsewhere
-    even = show.grounding(Looks(np.full((16, 49), 1 / 784)), corpus, {}, vocabulary, {video: caption}, 'cpu')
+    even, _ = show.grounding(Looks(np.full((16, 49), 1 / 784)), corpus, {}, vocabulary, {video: caption}, 'cpu')
     visible = inside[inside.any(1)]
     assert even['subject']['box'] == pytest.approx(even['subject']['box chance']) == pytest.approx(visible.mean())
     assert even['subject']['window'] == pytest.approx((last - first + 1) / 16) == pytest.approx(even['subject']['window chance'])
