@@ -1,15 +1,16 @@
 """The embedded world: coloured shapes that move, rendered from a seed, with captions, features and the truth.
 
     python shapes.py prepare     render, extract and store the dataset (train.py does it by itself)
-    python shapes.py train       train the clip CNN whose grids are the dataset's features -> weights/shapes_clip.pt
+    python shapes.py train       train the two networks that make its features -> weights/shapes_clip.pt, shapes_c3d.pt
 
 A clip is 16 frames of 112 x 112 pixels. One or two shapes do one of 14 actions on a textured, noisy background; some
 clips start or end with frames of another scene, some have a sound. Four actions differ from another one only in
 long-range order (grows then shrinks / shrinks then grows, left and back / right and back): no three neighbouring frames
 tell which. Half of the test clips show a (shape, colour, action) combination that no training clip shows.
 
-    id --scene--> tracks and slots --render--> (16, 112, 112, 3) --ClipCNN on three frames each--> 'clip' (16, 7, 7, 64)
-                    |--captions--> five sentences that name every slot        --audio, a spectrum--> 'audio' (128)
+    id --scene--> tracks and slots --render--> 'video' (16, 112, 112, 3) --ClipCNN on three frames each--> 'clip' (16, 7, 7, 64)
+           |                                           '------a narrow C3D--> 'c3d_pool2' (4, 28, 28, 16) ... 'c3d_fc7' (512)
+           |--captions--> five sentences that name every slot      --audio, a spectrum--> 'audio' (128)
 
 Letters:  N clips, F frames (time steps), H W height and width
 """
@@ -29,10 +30,13 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
-SEED, VERSION = 2018, 2                                 # a cache made with other values is made anew
+import c3d
+
+SEED, VERSION = 2018, 3                                 # a cache made with other values is made anew
 SIZES = {'train': 3000, 'val': 300, 'test': 500}
 STEPS, SIDE, VISIBLE = 16, 112, 0.15                    # time steps, pixels, the least opacity that counts as seen
 WEIGHTS = pathlib.Path(__file__).parent / 'weights' / 'shapes_clip.pt'
+C3D_WEIGHTS = WEIGHTS.with_name('shapes_c3d.pt')
 
 # ------------------------------------------------------- words: canonical name -> its phrases, the commonest first
 SHAPES = {'circle': ['circle', 'disc'], 'square': ['square', 'box'], 'triangle': ['triangle', 'wedge'],
@@ -234,8 +238,14 @@ def fresh(index):
     return render(one), labels(one)
 
 
+def spectrum(wave):
+    """(S,), 8192 numbers a second -> (128,): its log spectrum, the stand-in for VGGish. In the noise of this world it is
+    1.97 in every band; without that it would be almost one constant, which teaches a network nothing but its own bias."""
+    return np.log(np.abs(np.fft.rfft(wave.reshape(-1, 256))[:, 1:]) + 1).mean(0) - 1.97
+
+
 def audio(scene):
-    """-> (128,): the log spectrum of one second of noise with or without a sound, the stand-in for VGGish"""
+    """-> (128,): the spectrum of one second of noise with or without a sound"""
     rng = np.random.default_rng([*scene['seed'], 200])
     time = np.arange(8192) / 8192
     wave = 0.5 * rng.standard_normal(8192)
@@ -243,7 +253,7 @@ def audio(scene):
         wave += np.sin(2 * np.pi * rng.uniform(1000, 1150) * time)
     elif scene['sound'] == 'buzz':
         wave += np.sign(np.sin(2 * np.pi * rng.uniform(100, 125) * time))
-    return np.log(np.abs(np.fft.rfft(wave.reshape(32, 256))[:, 1:]) + 1).mean(0)
+    return spectrum(wave)
 
 
 # ------------------------------------------------------- captions, and what they say
@@ -377,10 +387,20 @@ class ClipCNN(nn.Module):
         return plain.eval()
 
 
+def load_half(model, path):
+    weights = torch.load(path, weights_only=True)
+    model.load_state_dict({name: value.float() for name, value in weights.items()})
+    return model.eval()
+
+
+def save_half(model, path):
+    path.parent.mkdir(exist_ok=True)
+    torch.save({name: value.half() for name, value in model.state_dict().items()}, f'{path}.part')
+    os.replace(f'{path}.part', path)
+
+
 def load_clip_cnn():
-    weights, model = torch.load(WEIGHTS, weights_only=True), ClipCNN()
-    model.load_state_dict({name: value.float() for name, value in weights.items()})    # half precision on the disk
-    return model.eval().to(memory_format=torch.channels_last)
+    return load_half(ClipCNN(), WEIGHTS).to(memory_format=torch.channels_last)
 
 
 def shrink(frames):
@@ -454,31 +474,108 @@ def read_heads(model, features, goal):
     return loss, right
 
 
-def train_clip_cnn(clips, batch=16, rate=4e-3):
-    """Trains on endlessly rendered clips, writes the weight file, prints the accuracies on clips not seen before"""
-    torch.manual_seed(SEED)
-    model = ClipCNN(norm=True).to(memory_format=torch.channels_last)
+def fit(name, model, clips, collate, losses, batch=16, rate=4e-3):
+    """Trains on endlessly rendered clips. collate(ids) -> a batch; losses(step, *batch) -> loss, {what: accuracy}"""
     optimizer = torch.optim.AdamW(model.parameters(), rate, weight_decay=1e-2)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=clips // batch, pct_start=0.15)
     ids = [f'fresh{i:06d}' for i in range(clips // batch * batch)]
-    loader = DataLoader(ids, batch, collate_fn=training_batch, num_workers=1, prefetch_factor=4)
-    bar = tqdm(loader, 'clip CNN', mininterval=5)
-    for i, (small, goal) in enumerate(bar):
-        some = slice(i % 2, None, 2)                    # neighbours look alike: every second one will do
-        loss, right = read_heads(model, model(triples(small)[some]), goal[some])
+    loader = DataLoader(ids, batch, collate_fn=collate, num_workers=1, prefetch_factor=4)
+    bar = tqdm(loader, name, mininterval=5)
+    for i, tensors in enumerate(bar):
+        loss, right = losses(i, *tensors)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         schedule.step()
         bar.set_postfix(loss=f'{loss.item():.3f}', **{k: f'{v:.3f}' for k, v in right.items()}, refresh=False)
-    WEIGHTS.parent.mkdir(exist_ok=True)
-    torch.save({name: value.half() for name, value in model.folded().state_dict().items()}, f'{WEIGHTS}.part')
-    os.replace(f'{WEIGHTS}.part', WEIGHTS)
+
+
+def report(what, right):
+    print(f'accuracy on 300 other clips, {what}:', ', '.join(f'{k} {v:.3f}' for k, v in right.items()))
+
+
+def train_clip_cnn(clips):
+    """Writes the weight file, prints the accuracies on clips not seen before"""
+    torch.manual_seed(SEED)
+    model = ClipCNN(norm=True).to(memory_format=torch.channels_last)
+
+    def losses(i, small, goal):
+        some = slice(i % 2, None, 2)                    # neighbours look alike: every second one will do
+        return read_heads(model, model(triples(small)[some]), goal[some])
+
+    fit('clip CNN', model, clips, training_batch, losses)
+    save_half(model.folded(), WEIGHTS)
     model = load_clip_cnn()
     small, goal = training_batch([f'fresh{900000 + i}' for i in range(300)])
     with torch.no_grad():
-        _, right = read_heads(model, model(triples(small)), goal)
-    print('accuracy on the cells of shapes in 300 other clips:', ', '.join(f'{k} {v:.3f}' for k, v in right.items()))
+        report('on the cells of shapes', read_heads(model, model(triples(small)), goal)[1])
+
+
+# ------------------------------------------------------- a narrow C3D, for ASTAR
+WIDTH, FRAMES = 8, (0, 2, 4, 6, 9, 11, 13, 15)           # filters of conv1; the time steps that it sees: half of them
+DENSE = {'pool3': (3, 12), 'pool4': (7,)}                # maps that learn dense labels: those of the time step amid each unit's
+SLOT_NAMES = {'subject': [*SHAPES], 'colour': [*COLOURS], 'action': [*ACTIONS], 'object': [*SHAPES], 'object colour': [*COLOURS],
+         'relation': [*RELATIONS], 'second action': SIMPLE}      # what pool5 and fc8 learn; each slot may also be absent
+SLOT_SIZES = [len(names) + 1 for names in SLOT_NAMES.values()]
+
+
+def load_c3d():
+    return load_half(c3d.C3D(WIDTH, sum(SLOT_SIZES)), C3D_WEIGHTS)
+
+
+@torch.no_grad()
+def c3d_features(net, frames):
+    """frames uint8 (N, 8, 112, 112, 3) -> {'pool2': (N, 4, 28, 28, 16), 'pool3': (N, 2, 14, 14, 32), 'pool4': (N, 1, 7, 7, 64),
+    'pool5': (N, 1, 4, 4, 64), 'fc7': (N, 512)}"""
+    maps = net.maps(c3d.to_input(frames))
+    return {name: value.permute(0, 2, 3, 4, 1) for name, value in maps.items()} | {'fc7': net.top(maps['pool5'])}
+
+
+def slot_batch(ids):
+    """N ids -> frames uint8 (N, 8, 112, 112, 3), dense labels of pool3 (N * 2, 5, 14, 14) and pool4 (N, 5, 7, 7), slots (N, 7)"""
+    scenes = [scene(id) for id in ids]
+    fine, coarse = (np.stack([dense_labels(one, t) for one in scenes for t in steps]) for steps in DENSE.values())
+    slots = [[names.index(one['slots'][slot]) if slot in one['slots'] else len(names) for slot, names in SLOT_NAMES.items()]
+             for one in scenes]
+    frames = np.stack([render(one, FRAMES) for one in scenes])
+    return *map(torch.from_numpy, (frames, fine.repeat(2, 2).repeat(2, 3), coarse)), torch.tensor(slots)
+
+
+def train_c3d(clips):
+    """pool3 and pool4 learn what the clip CNN learns; pool5 and fc8 the slots of the whole clip, without and with where.
+    Writes the weight file, prints the accuracies on clips not seen before"""
+    torch.manual_seed(SEED)
+    net = c3d.C3D(WIDTH, sum(SLOT_SIZES), dropout=0.0)
+    normed = [name for name in net.layers if name.startswith('conv') or name in ('fc6', 'fc7')]
+    for name in normed:                                 # batch norms, for training alone
+        layer = net.layers[name]
+        norm = nn.BatchNorm3d(layer.out_channels) if name.startswith('conv') else nn.BatchNorm1d(layer.out_features)
+        net.layers[name] = nn.Sequential(layer, norm)
+    heads = nn.ModuleDict({name: nn.Module() for name in DENSE})
+    for name in DENSE:
+        heads[name].heads = nn.Conv2d(c3d.CHANNELS[name] * WIDTH, sum(HEADS.values()), 1)
+    heads['pool5'] = nn.Linear(c3d.CHANNELS['pool5'] * WIDTH, sum(SLOT_SIZES))
+
+    def losses(_, frames, fine, coarse, slots):
+        maps, loss, right = net.convolve(c3d.to_input(frames)), 0, {}
+        for name, goal in zip(DENSE, (fine, coarse)):
+            each, accuracy = read_heads(heads[name], maps[name].transpose(1, 2).flatten(0, 1), goal)
+            loss, right = loss + each, right | {f'{name} {what}': value for what, value in accuracy.items()}
+        everywhere = heads['pool5'](maps['pool5'].mean((2, 3, 4)))
+        for name, logits in (('pool5', everywhere), ('fc8', net.layers['fc8'](net.top(maps['pool5'])))):
+            for slot, out, true in zip(SLOT_NAMES, logits.split(SLOT_SIZES, 1), slots.T):
+                loss = loss + F.cross_entropy(out, true)
+                right[f'{name} {slot}'] = (out.argmax(1) == true).float().mean().item()
+        return loss, right
+
+    fit('C3D', nn.ModuleList([net, heads]), clips, slot_batch, losses)
+    net.eval()
+    with torch.no_grad():
+        report('cells of shapes (pool3, pool4) and slots', losses(0, *slot_batch([f'fresh{900000 + i}' for i in range(300)]))[1])
+    for name in normed:                                 # the norms go into the weights before them
+        fuse = nn.utils.fuse_conv_bn_eval if name.startswith('conv') else nn.utils.fuse_linear_bn_eval
+        net.layers[name] = fuse(*net.layers[name])
+    save_half(net, C3D_WEIGHTS)
 
 
 # ------------------------------------------------------- the dataset on the disk
@@ -505,60 +602,103 @@ def write_json(path, value):
     os.replace(path.with_suffix('.tmp'), path)
 
 
-def prepare(root, limit=None):
-    """Makes ROOT/shapes (or ROOT/shapes-LIMIT, with at most LIMIT clips per split) unless it is there -> its path.
-    It grows under another name and is renamed when whole; after an interruption it goes on where it stopped."""
-    sizes = {split: min(n, limit or n) for split, n in SIZES.items()}
-    ids = [f'{split}{i:05d}' for split, n in sizes.items() for i in range(n)]
-    weights = hashlib.sha256(WEIGHTS.read_bytes()).hexdigest()[:16]
-    key = {'seed': SEED, 'version': VERSION, 'weights': weights, 'sizes': sizes}
-    folder = pathlib.Path(root) / (f'shapes-{limit}' if limit else 'shapes')
-    part = folder.with_name(folder.name + '.part')
-    whole, progress = folder / 'annotations.json', part / 'progress.json'
-    if whole.exists() and key.items() <= json.loads(whole.read_text()).items():
-        return folder
-
-    done = 0                                            # rows of features that are on the disk
+def store(folder, name, key, ids, collate, compute, about):
+    """about {kind: what made it} -> FOLDER/features/KIND.npy, half precision, one row per id, and at the end KIND.json.
+    collate(ids) -> a batch, in another process; compute(*batch) -> {kind: (N, ...)}. After an interruption it goes on where it
+    stopped, if the key is the same."""
+    features, progress = folder / 'features', folder / 'features' / f'{name}.progress'
+    features.mkdir(parents=True, exist_ok=True)
+    done, arrays = 0, {}                                # rows of features that are on the disk
     if progress.exists() and (found := json.loads(progress.read_text()))['key'] == key:
         done = found['done']
-    else:
-        shutil.rmtree(part, ignore_errors=True)
-        (part / 'features').mkdir(parents=True)
-    clip, sound = (np.lib.format.open_memmap(part / 'features' / name, 'r+' if done else 'w+', np.float16, shape)
-                   for name, shape in (('clip.npy', (len(ids), STEPS, 7, 7, 64)), ('audio.npy', (len(ids), 128))))
-    model = load_clip_cnn()
-    loader = DataLoader(ids[done:], 16, collate_fn=extraction_batch, num_workers=1)    # renders in another process
-    with tqdm(total=len(ids), initial=done, desc='rendering', unit=' clips') as bar, torch.no_grad():
-        for small, spectra in loader:
-            rows, done = slice(done, done + len(small)), done + len(small)
-            grid = model(triples(small)).permute(0, 2, 3, 1)                           # (N * 16, 7, 7, 64)
-            clip[rows], sound[rows] = grid.unflatten(0, (-1, STEPS)).numpy(), spectra
-            clip.flush(), sound.flush()
+    for kind in about:
+        (features / f'{kind}.json').unlink(missing_ok=True)
+    loader = DataLoader(ids[done:], 16, collate_fn=collate, num_workers=1)
+    with tqdm(total=len(ids), initial=done, desc=f'rendering for {name}', unit=' clips') as bar, torch.no_grad():
+        for batch in loader:
+            rows, start = slice(done, done + len(batch[0])), 'r+' if done else 'w+'
+            for kind, value in compute(*batch).items():
+                if kind not in arrays:
+                    shape = (len(ids), *value.shape[1:])
+                    arrays[kind] = np.lib.format.open_memmap(features / f'{kind}.npy', start, np.float16, shape)
+                arrays[kind][rows] = value
+                arrays[kind].flush()
+            done = rows.stop
             write_json(progress, {'key': key, 'done': done})
-            bar.update(len(small))
-    for name, encoder in (('clip', 'shapes.ClipCNN'), ('audio', 'shapes.audio')):
-        write_json(part / 'features' / f'{name}.json', {'ids': ids, 'encoder': encoder, 'weights': weights})
-    about = {'classes': list(ACTIONS), 'categories': TEXTURES, 'videos': annotate(ids)}
-    write_json(part / 'annotations.json', key | about)
+            bar.update(len(batch[0]))
+    for kind, info in about.items():
+        write_json(features / f'{kind}.json', {'ids': ids, **info})
     progress.unlink()
-    whole.unlink(missing_ok=True)                       # what is there has another seed, version, size or weights
-    shutil.rmtree(folder, ignore_errors=True)
-    part.rename(folder)
+
+
+def fingerprint(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
+def prepare(root, limit=None, kinds=()):
+    """Makes ROOT/shapes (or ROOT/shapes-LIMIT, with at most LIMIT clips per split) unless it is there -> its path.
+    It grows under another name and is renamed when whole. The features of C3D, 0.5 GB, are made when kinds names one."""
+    sizes = {split: min(n, limit or n) for split, n in SIZES.items()}
+    ids = [f'{split}{i:05d}' for split, n in sizes.items() for i in range(n)]
+    weights = fingerprint(WEIGHTS)
+    key = {'seed': SEED, 'version': VERSION, 'weights': weights, 'sizes': sizes}
+    folder = pathlib.Path(root) / (f'shapes-{limit}' if limit else 'shapes')
+    whole, part = folder / 'annotations.json', folder.with_name(folder.name + '.part')
+    if not (whole.exists() and key.items() <= json.loads(whole.read_text()).items()):
+        model = load_clip_cnn()
+
+        def compute(small, spectra):
+            grid = model(triples(small)).permute(0, 2, 3, 1)                           # (N * 16, 7, 7, 64)
+            return {'clip': grid.unflatten(0, (-1, STEPS)), 'audio': spectra}
+
+        about = {'clip': {'encoder': 'shapes.ClipCNN', 'weights': weights}, 'audio': {'encoder': 'shapes.audio'}}
+        store(part, 'clip', key, ids, extraction_batch, compute, about)
+        about = {'classes': list(ACTIONS), 'categories': TEXTURES, 'videos': annotate(ids)}
+        write_json(part / 'annotations.json', key | about)
+        whole.unlink(missing_ok=True)                   # what is there has another seed, version, size or weights
+        shutil.rmtree(folder, ignore_errors=True)
+        part.rename(folder)
+    if any(kind.startswith('c3d_') for kind in kinds):
+        about = {f'c3d_{part}': {'encoder': 'shapes.C3D', 'part': part, 'weights': fingerprint(C3D_WEIGHTS)}
+                 for part in (*c3d.MAPS, 'fc7')}
+        last = folder / 'features' / 'c3d_fc7.json'
+        if not (last.exists() and about['c3d_fc7'].items() <= json.loads(last.read_text()).items()):
+            net = load_c3d()
+            compute = lambda frames: {f'c3d_{part}': value for part, value in c3d_features(net, frames).items()}
+            store(folder, 'c3d', key | about, ids, video_batch, compute, about)
     return folder
 
 
+def video_batch(ids):
+    """N ids -> [frames uint8 (N, 8, 112, 112, 3)]"""
+    return [torch.from_numpy(np.stack([render(scene(id), FRAMES) for id in ids]))]
+
+
+class Videos:
+    """Like data.Features, but each clip is rendered when it is asked for: videos[id] -> (16, 112, 112, 3), 0 to 255"""
+    shape, frames = [SIDE, SIDE, 3], STEPS
+
+    def __getitem__(self, id):
+        return render(scene(id)).astype(np.float32)
+
+
 if __name__ == '__main__':
-    parser = argparse.ArgumentParser(description='The embedded world of moving shapes: its dataset, and the CNN that '
-                                                 'makes the features. train.py needs neither command.')
+    parser = argparse.ArgumentParser(description='The embedded world of moving shapes: its dataset, and the networks '
+                                                 'that make the features. train.py needs neither command.')
     commands = parser.add_subparsers(dest='command', required=True)
     make = commands.add_parser('prepare', help='render the clips; store captions, truth and features')
     make.add_argument('--root', default='data', help='data folder (default: data)')
     make.add_argument('--limit', type=int, help='at most so many clips per split')
-    cnn = commands.add_parser('train', help='train the clip CNN on endlessly rendered clips; write its weight file')
-    cnn.add_argument('--clips', type=int, default=24000, help='clips to learn from (default: 24000, about 10 minutes)')
+    learn = commands.add_parser('train', help='train both networks on endlessly rendered clips; write their weight files')
+    learn.add_argument('--network', choices=('clip', 'c3d'), help='this one alone')
+    learn.add_argument('--clips', type=int, default=24000,
+                       help='clips that each learns from (default: 24000, about 10 and 20 minutes)')
     args = parser.parse_args()
     if args.command == 'train':
-        train_clip_cnn(args.clips)
+        if args.network != 'c3d':
+            train_clip_cnn(args.clips)
+        if args.network != 'clip':
+            train_c3d(args.clips)
     else:
         path = prepare(args.root, args.limit)
         videos = json.loads((path / 'annotations.json').read_text())['videos']

@@ -55,6 +55,7 @@ class Config:
     step: int = 2                        # whose captions are the output: 1 (default key frame) or 2 (refocused)
     hidden: int = 512                    # H and E, Sec. 4.2
     attn: int = 512                      # A. UNSPECIFIED: size of the attentions; we chose H
+    normalise: bool = True               # UNSPECIFIED: scale of the features; we chose every vector of unit length
     dropout: float = 0.5                 # at the end of the LSTM, Sec. 4.2
     sampling: float = 0.25               # scheduled sampling rate, Sec. 4.2
     beta: float = 0.03                   # weight of the refocusing loss in Eq. 22
@@ -80,7 +81,7 @@ class Config:
 PRESETS = {
     'msvd': dict(features=('resnet152',)),                      # its clips have no sound, Sec. 4.2
     'msrvtt': dict(features=('resnet152', 'vggish')),
-    'shapes': dict(features=('clip', 'audio'), hidden=128, attn=64, dropout=0.2, rate=2e-3, schedule='cosine',
+    'shapes': dict(features=('clip', 'audio'), hidden=128, attn=64, normalise=False, dropout=0.2, rate=2e-3, schedule='cosine',
                    videos_per_batch=32, captions_per_video=5, min_count=1,
                    warm_epochs=5, joint_epochs=6, frozen_epochs=10, reward_epochs=1, reward_rate=2e-4),
 }
@@ -249,6 +250,7 @@ class Captioner(nn.Module):
         """batch of N videos -> [memory of step 1, memory of step 2]"""
         grid, mask = batch['feats'][self.seen], batch['mask'][self.seen]
         grid = grid.reshape(*grid.shape[:2], -1, grid.shape[-1])            # (N, F, L, C), L = 1 without a grid
+        grid = nn.functional.normalize(grid, dim=3) if self.cfg.normalise else grid
         frames = grid.mean(2)                                               # Eq. 2  (N, F, C)
         space = (grid * mask[..., None, None]).sum(1) / mask.sum(1)[:, None, None]      # Eq. 3  (N, L, C)
         audio = frames.new_zeros(len(frames), 0)                            # (N, G), G = 0 where nothing is heard

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+import c3d
 import shapes
+from data import Features
 
 
 IDS = [f'{split}{i:05d}' for split, n in (('train', 160), ('val', 30), ('test', 50)) for i in range(n)]
@@ -312,6 +314,60 @@ def test_dense_labels_say_who_chases_whom():
         for box, role in zip(shapes.truth(scene)['boxes'], (1, 2)):
             y, x = int((box[t][1] + box[t][3]) / 2 // 16), int((box[t][0] + box[t][2]) / 2 // 16)
             assert goal[4, y, x] == role
+
+
+# ---------------------------------------------------------------- the narrow C3D and its features
+def test_the_shipped_c3d_names_the_slots():
+    assert shapes.C3D_WEIGHTS.stat().st_size < 3e6
+    assert all(v.dtype == torch.float16 for v in torch.load(shapes.C3D_WEIGHTS, weights_only=True).values())
+    frames, _, _, slots = shapes.slot_batch([f'fresh{800000 + i}' for i in range(40)])
+    with torch.no_grad():
+        logits = shapes.load_c3d()(c3d.to_input(frames)).split(shapes.SLOT_SIZES, 1)
+    right = {name: (out.argmax(1) == true).float().mean().item() for name, out, true in zip(shapes.SLOT_NAMES, logits, slots.T)}
+    assert right['colour'] > 0.8 and right['action'] > 0.5 and right['subject'] > 0.5, right
+
+
+def test_labels_of_c3d_are_the_scene_s():
+    ids = [f'fresh{i:06d}' for i in range(30)]
+    frames, fine, coarse, slots = shapes.slot_batch(ids)
+    assert frames.shape == (30, 8, 112, 112, 3) and fine.shape == (60, 5, 14, 14) and coarse.shape == (30, 5, 7, 7)
+    for id, video, row in zip(ids, frames, slots.tolist()):
+        scene = shapes.scene(id)
+        assert np.array_equal(video, shapes.render(scene)[list(shapes.FRAMES)])
+        named = {slot: names[k] for k, (slot, names) in zip(row, shapes.SLOT_NAMES.items()) if k < len(names)}
+        assert named == scene['slots']
+    # a cell of pool3 has the label of the cell of 7 x 7 that holds it, amid the frames 11 and 13 that its second unit is centred on
+    assert torch.equal(fine[1, :, 5, 9], torch.from_numpy(shapes.dense_labels(shapes.scene(ids[0]), 12)[:, 2, 4]))
+
+
+def test_features_of_c3d_are_made_when_they_are_asked_for(tmp_path, monkeypatch):
+    root, there = tmp_path, lambda: sorted(p.name for p in (tmp_path / 'shapes-2' / 'features').glob('c3d*'))
+    shapes.prepare(root, 2)
+    assert there() == []
+    folder = shapes.prepare(root, 2, ('c3d_pool5',))
+    net, video = shapes.load_c3d(), torch.from_numpy(shapes.render(shapes.scene('val00001'), shapes.FRAMES))[None]
+    with torch.no_grad():
+        maps = net.maps(c3d.to_input(video))
+    for name in c3d.MAPS:
+        stored = Features(folder / 'features', f'c3d_{name}')['val00001']
+        assert np.allclose(stored, maps[name][0].permute(1, 2, 3, 0), atol=2e-2, rtol=2e-3)
+    assert Features(folder / 'features', 'c3d_fc7')['val00001'].shape == (1, 512)
+    assert len(there()) == 10                            # five arrays, five .json, and nothing of the progress
+
+    rendered = []
+    monkeypatch.setattr(shapes, 'load_c3d', lambda: rendered.append(1) or net)
+    shapes.prepare(root, 2, ('c3d_pool5',))
+    assert not rendered                                  # they are there
+    monkeypatch.setattr(shapes, 'fingerprint', lambda path: 'other' if path == shapes.C3D_WEIGHTS else shapes.hashlib.sha256(
+        path.read_bytes()).hexdigest()[:16])
+    shapes.prepare(root, 2, ('c3d_pool5',))
+    assert rendered                                      # those of other weights are made anew
+
+
+def test_videos_are_rendered_when_they_are_asked_for():
+    video = shapes.Videos()['test00003']
+    assert video.dtype == np.float32 and np.array_equal(video, shapes.render(shapes.scene('test00003')))
+    assert video.shape == (shapes.Videos.frames, *shapes.Videos.shape)
 
 
 # ---------------------------------------------------------------- the dataset on disk

@@ -34,7 +34,7 @@ def make_batch(seed=0, grid=(2, 3)):
 def make(stage='joint', variant='vre', seed=0, grid=(2, 3), scale=4.0, **fields):
     """A small model in float64, with weights large enough for attention, keys and captions to be far from uniform."""
     torch.manual_seed(seed)
-    fields = {'dropout': 0.0, 'sampling': 0.0, 'hidden': 6, 'attn': 5, 'max_len': 6, **fields}
+    fields = {'normalise': False, 'dropout': 0.0, 'sampling': 0.0, 'hidden': 6, 'attn': 5, 'max_len': 6, **fields}
     model = Captioner(Config(vocab=9, feats={'clip': [*grid, 4], 'audio': [3]}, captions=8, features=('clip', 'audio'),
                              stage=stage, variant=variant, **fields)).double()
     with torch.no_grad():
@@ -523,6 +523,16 @@ def test_a_batch_equals_its_videos_one_by_one(variant):
                'caption_ids': batch['caption_ids'][mine], 'ids': batch['ids'][n:n + 1]}
         total += model(one)[0].item() * int(mine.sum())
     assert model(batch)[0].item() == pytest.approx(total / 5)
+
+
+def test_normalised_features_have_unit_length_and_any_scale_is_the_same():
+    batch, model = make_batch(), make(normalise=True).eval()
+    loss = model(batch)[0]
+    feats = batch['feats']['clip']
+    by_hand = torch.where(feats == 0, 0, feats / feats.square().sum(-1, keepdim=True).sqrt().clamp(min=1e-30))
+    plain = make().eval()({**batch, 'feats': {**batch['feats'], 'clip': by_hand}})[0]
+    assert torch.allclose(loss, plain)
+    assert torch.allclose(loss, model({**batch, 'feats': {**batch['feats'], 'clip': 50 * feats}})[0])
 
 
 def test_audio_counts_where_the_variant_hears_it_and_may_be_left_out():
