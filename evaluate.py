@@ -481,7 +481,8 @@ def compare(models, checkpoints, args):
                                f'{args.runs[0]} {first[key]}: make a page for each')
     if not Path(args.html).parent.is_dir():
         raise BadInput(f'cannot write {args.html}: there is no folder {Path(args.html).parent}')
-    names = [Path(path).parent.name if Path(path).is_file() else Path(path).resolve().name for path in args.runs]
+    paths = [Path(path).resolve() for path in args.runs]
+    names = [path.name if path.is_dir() else f'{path.parent.name}/{path.stem}' for path in paths]
     names = names if len(set(names)) == len(names) else args.runs
     runs = []
     for name, model, checkpoint in zip(names, models, checkpoints):

@@ -242,7 +242,7 @@ def draw_words(shares, words, path):
 PAGE_VIDEOS = 40                                            # at most: the page has to open at once, on a phone too
 
 
-def spread(score, most):
+def best_to_worst(score, most):
     """id -> number -> at most so many ids, evenly spaced in rank from the best to the worst"""
     ranked = sorted(score, key=score.get, reverse=True)
     return [ranked[i] for i in np.linspace(0, len(ranked) - 1, min(most, len(ranked))).round().astype(int)]
@@ -279,7 +279,7 @@ def page(path, runs, corpus, device):
     last three as evaluate.evaluate gives them"""
     mean = {video: np.mean([run['each'][video]['CIDEr'] for run in runs]) for video in runs[0]['captions']}
     videos = []
-    for video in tqdm(spread(mean, PAGE_VIDEOS), desc='page', leave=False):
+    for video in tqdm(best_to_worst(mean, PAGE_VIDEOS), desc='page', leave=False):
         frames, looks = frames_of(corpus, video), []
         for run in runs:
             batch = data.to(data.Batches(corpus, run['features']).collate([(video, [])]), device)
