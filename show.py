@@ -256,27 +256,33 @@ def picture_row(frames):
     return 'data:image/jpeg;base64,' + base64.b64encode(file.getvalue()).decode()
 
 
+def byte_maps(space):
+    """(T, F, L) or None -> bytes of (T, F, L), or (T, 1, L) if all frames share a map; 255 the highest of a map; None without grid"""
+    if space is None or square(space[0, 0]) is None:
+        return None
+    space = space[:, :1] if (space == space[:, :1]).all() else space
+    lit = (255 * space / np.maximum(space.max(2, keepdims=True), 1e-9)).round().astype(np.uint8)
+    return {'steps': lit.shape[1], 'side': math.isqrt(lit.shape[2]), 'bytes': base64.b64encode(lit.tobytes()).decode()}
+
+
 def looked_at(model, batch, vocabulary, caption):
-    """What the caption's words looked at, in plain values: time (T, F), or None; maps, within each frame, as bytes of which 255 is
-    the frame's highest (T, F or 1 if all frames share one, Y * X), or None; the paper's own numbers (T, n); VRE's key frame"""
+    """What the caption's words looked at, in plain values: time (T, F), or None; maps within each frame, and those of
+    ST where STaTS has both branches; the paper's own numbers (T, n); VRE's key frame and how it was chosen"""
     words, aux = replay(model, batch, vocabulary, caption)
     paper = type(model).__module__
     time, space, bars = over_time_and_space(paper, aux)
-    maps = None
-    if space is not None and square(space[0, 0]) is not None:
-        space = space[:, :1] if (space == space[:, :1]).all() else space
-        lit = (255 * space / np.maximum(space.max(2, keepdims=True), 1e-9)).round().astype(np.uint8)
-        maps = {'steps': lit.shape[1], 'side': math.isqrt(lit.shape[2]), 'bytes': base64.b64encode(lit.tobytes()).decode()}
-    return {'words': words, 'time': None if time is None else time.round(4).tolist(), 'maps': maps,
+    st = aux['st_space'].reshape(len(words), -1, space.shape[2]) if 'mix' in aux and 'st_space' in aux else None
+    return {'words': words, 'time': None if time is None else time.round(4).tolist(),
+            'maps': byte_maps(space), 'st_maps': byte_maps(st),
             'numbers': [{'name': name, 'labels': VIEWS[paper]['bars'][name], 'values': values.round(4).tolist()}
                         for name, values in bars.items()],
-            'key': int(aux['key'][0].argmax()) if 'key' in aux else None,           # the same at every word, as are these:
+            'key': int(aux['key'][0].argmax()) if 'key' in aux else None,           # this and the next are the same at every word
             'focus': aux['focus'][0].round(4).tolist() if 'focus' in aux else None}
 
 
 def page(path, runs, corpus, device):
-    """Writes the page -> path. runs: list of {'name', 'model', 'features', 'vocabulary', 'beam', 'scores', 'captions', 'each'}, the
-    last three as evaluate.evaluate gives them"""
+    """Writes the page -> path. runs: list of {'name', 'model', 'features', 'vocabulary', 'beam', 'scores', 'captions', 'each'},
+    the last three as evaluate.evaluate gives them"""
     mean = {video: np.mean([run['each'][video]['CIDEr'] for run in runs]) for video in runs[0]['captions']}
     videos = []
     for video in tqdm(best_to_worst(mean, PAGE_VIDEOS), desc='page', leave=False):
@@ -287,11 +293,11 @@ def page(path, runs, corpus, device):
             if corpus.truth:
                 scores['slots'] = np.mean(list(shapes.slots_right(caption, corpus.truth[video]).values()))
             looks.append({'scores': scores, **looked_at(run['model'], batch, run['vocabulary'], caption)})
-        steps = [len(look['time'][0]) for look in looks if look['time']]
+        count, pictures = max((len(look['time'][0]) for look in looks if look['time']), default=1), None
+        if frames is not None:
+            count, pictures = len(frames), {'picture': picture_row(frames), 'height': frames.shape[1], 'width': frames.shape[2]}
         videos.append({
-            'id': video, 'references': corpus.captions[video], 'runs': looks,
-            'count': max(steps, default=1) if frames is None else len(frames),
-            'frames': None if frames is None else {'picture': picture_row(frames), 'height': frames.shape[1], 'width': frames.shape[2]},
+            'id': video, 'references': corpus.captions[video], 'runs': looks, 'count': count, 'frames': pictures,
             'truth': {name: corpus.truth[video][name] for name in ('boxes', 'window')} if corpus.truth else None})
     about = [{'name': run['name'], 'paper': type(run['model']).__module__, 'variant': getattr(run['model'].cfg, 'variant', ''),
               'beam': run['beam'], 'scores': run['scores']} for run in runs]

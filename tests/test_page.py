@@ -174,6 +174,10 @@ def test_the_page_holds_what_the_replay_gives(page, runs, world):
             wanted = aux[space] if name == 'sta' else aux[space][:, None]                       # (T, 16 or 1, 49)
             assert maps['side'] == 7 and maps['steps'] == wanted.shape[1] == (16 if name == 'sta' else 1)
             assert np.abs(cells / 255 - wanted / wanted.max(2, keepdims=True)).max() <= 0.51 / 255
+            if name == 'both':
+                st = np.frombuffer(base64.b64decode(look['st_maps']['bytes']), np.uint8).reshape(len(words), 49)
+                assert np.abs(st / 255 - aux['st_space'] / aux['st_space'].max(1, keepdims=True)).max() <= 0.51 / 255
+            assert (look['st_maps'] is None) == (name != 'both')
             assert np.ptp(wanted) > 0.01 and look['key'] == (int(aux['key'][0].argmax()) if name == 'vre' else None)
             if name == 'space first':
                 assert look['time'] is None and look['numbers'] == []
@@ -292,7 +296,7 @@ def opened(browser, page):
     assert {address for address in browser.fetched() if not address.startswith('data:')} == {page.as_uri()}
 
 
-PICTURE = 'return document.querySelectorAll("#runs canvas")[{}].toDataURL()'
+PICTURE = 'return cards[{}].canvas.toDataURL()'
 CHOSEN = 'return [...document.querySelectorAll("#runs section")].map(s => s.querySelector(".words [aria-pressed=true]").firstChild.data)'
 LISTED = 'return [...document.querySelectorAll("#videos button")].map(b => b.textContent.split(" ")[0])'
 CURRENT = 'return document.querySelector("#video h2").textContent'
