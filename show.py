@@ -257,7 +257,7 @@ def picture_row(frames):
 
 
 def byte_maps(space):
-    """(T, F, L) or None -> bytes of (T, F, L), or (T, 1, L) if all frames share a map; 255 the highest of a map; None without grid"""
+    """(T, F, L) or None -> bytes of (T, F, L), or (T, 1, L) if all frames share a map, 255 its highest; None without grid"""
     if space is None or square(space[0, 0]) is None:
         return None
     space = space[:, :1] if (space == space[:, :1]).all() else space
