@@ -409,6 +409,38 @@ def test_a_phone_wide_window_scrolls_in_one_direction_alone(opened):
         assert opened.run(moved) == before
 
 
+class TwoSteps(torch.nn.Module):
+    """Looks as ASTAR does: the first word at nothing, then at one corner of a 4 x 4 grid, in the second of two steps of time"""
+    __module__ = 'astar'
+
+    def __init__(self):
+        super().__init__()
+        self.cfg, self.anything = type('Config', (), {'max_len': 20, 'variant': 'soft'}), torch.nn.Parameter(torch.zeros(1))
+
+    def encode(self, batch):
+        return {}, torch.zeros(1, 1)
+
+    def step(self, token, state, memory):
+        space, layers = torch.zeros(1, 2, 4, 4), torch.zeros(1, 4)
+        if token is not None:
+            space[0, :, 0, 0], layers[0] = torch.tensor([0.25, 0.75]), torch.tensor([0.1, 0.2, 0.3, 0.4])
+        return torch.zeros(1, 99), state, {'space': space, 'layers': layers}
+
+
+def test_a_model_with_fewer_steps_than_frames_and_a_word_that_looks_at_nothing(browser, runs, world, tmp_path):
+    path = show.page(tmp_path / 'x.html', [dict(runs[0], model=TwoSteps())], world[0], 'cpu')
+    browser.resize(1200, 800)
+    browser.open(path)
+    shown = 'return [cards[0].status.textContent, cards[0].strips[0].bar.map(bar => bar.style.height), frameIn(0)]'
+    assert browser.run('choose(0, 2);' + shown) == [browser.run('return `“${video.runs[0].words[2]}”`')
+                                                    + ' gives 75% of its attention to frame 9 of 16', ['33.3333%', '100%'], 8]
+    assert browser.run('return cards[0].numbers[0].map(row => row.value.textContent)') == ['0.10', '0.20', '0.30', '0.40']
+    browser.hover('cards[0].strips[0].box', 0.45)                                   # frame 8, of the first step
+    assert 'gives 25% of its attention to frame 8 of 16' in browser.run(shown)[0]
+    first = browser.run('choose(0, 0);' + shown)
+    assert 'looks at nothing' in first[0] and first[1] == ['0%', '0%'] and browser.complaints() == []
+
+
 def test_pages_without_frames_and_with_hostile_captions_open(browser, runs, world, tmp_path):
     corpus, video = world[0], world[0].ids[0]
     hostile = '<img src=x onerror=document.title=1> </script><script>document.title=2</script>'
