@@ -481,6 +481,34 @@ def describe_files(models, checkpoint, names, args):
         print(f'picture     {picture}')
 
 
+def compare(models, checkpoints, args):
+    """--html: every run by itself on the same videos, all on one page"""
+    import show
+    first = checkpoints[0]
+    for path, other in zip(args.runs, checkpoints):
+        if not other['vocab']:
+            raise BadInput(f'--html shows captions word by word, and {path} recognises actions')
+        for key in ('dataset', 'scheme', 'fold', 'limit'):
+            if other[key] != first[key]:
+                raise BadInput(f'--html compares runs on the same videos, but {path} has the {key} {other[key]} and '
+                               f'{args.runs[0]} {first[key]}: make a page for each')
+    if not Path(args.html).parent.is_dir():
+        raise BadInput(f'cannot write {args.html}: there is no folder {Path(args.html).parent}')
+    paths = [Path(path).resolve() for path in args.runs]
+    names = [path.name if path.is_dir() else f'{path.parent.name}/{path.stem}' for path in paths]
+    names = names if len(set(names)) == len(names) else args.runs
+    runs = []
+    for name, model, checkpoint in zip(names, models, checkpoints):
+        corpus, features = open_split(checkpoint, args.root, args.split, model.cfg.features)
+        vocabulary, beam = data.Vocabulary(checkpoint['vocab']), args.beam or model.cfg.beam
+        scores, captions, each = evaluate(model, corpus, features, vocabulary, args.device, beam, quick=False)
+        print(f'\n{name}: {checkpoint["dataset"]}, {corpus.split} split, {len(captions)} videos, beam {beam}\n{table(scores)}')
+        runs.append({'name': name, 'model': model, 'features': features, 'vocabulary': vocabulary, 'beam': beam,
+                     'scores': scores, 'captions': captions, 'each': each})
+    path = show.page(args.html, runs, corpus, args.device)
+    print(f'\npage        {path}, {path.stat().st_size / 1e6:.1f} MB: open it in a browser')
+
+
 def main(argv):
     parser = argparse.ArgumentParser(description='Score a run, or the ensemble of several; write every caption; draw one.')
     parser.add_argument('runs', nargs='+', metavar='RUN', help='folder that train.py made, or a .pt file in it')
@@ -490,6 +518,7 @@ def main(argv):
     parser.add_argument('--json', metavar='FILE', help='captions, references and scores (default: RUN/captions.json)')
     parser.add_argument('--grounding', action='store_true', help='shapes: attention and slots against the truth, in numbers')
     parser.add_argument('--words', action='store_true', help='parts of speech of the captions, in numbers and as a picture')
+    parser.add_argument('--html', metavar='FILE', help='a page to explore the attention; several runs are compared, not joined')
     parser.add_argument('--video', action='append', metavar='FILE', help='caption and draw your own video; may be repeated')
     parser.add_argument('--root', default='data', help='folder that holds the dataset (default: data)')
     parser.add_argument('--device', default='cuda' if torch.cuda.is_available() else 'cpu', help='(default: %(default)s)')
@@ -501,6 +530,10 @@ def main(argv):
         if not hasattr(model.cfg, 'step'):
             raise BadInput('--step is for runs of vre')
         model.cfg.step = args.step
+    if args.html:
+        if args.json or args.grounding or args.words or args.video:
+            raise BadInput('--html writes a page and nothing else: leave out --json, --grounding, --words and --video')
+        return compare(models, checkpoints, args)
     if args.words and not first['vocab']:
         raise BadInput(f'--words is about captions, and {args.runs[0]} recognises actions')
     if args.grounding and not first['dataset'].startswith('shapes'):

@@ -5,12 +5,16 @@ each paper which of them are over time, over space, or a few numbers per word.
 
 Letters: T words, F frames, Y X rows and columns of the grid, L = Y*X.
 """
+import base64
+import io
+import json
 import math
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import torch
+from tqdm import tqdm
 
 import data
 import decode
@@ -261,4 +265,77 @@ def draw_words(shares, words, path):
     labels = [f'{kind}s {share:.0%}' for kind, share in shares.items()]
     right.pie(shares.values(), labels=labels, colors=[colours[kind] for kind in shares])
     save_figure(figure, path)
+    return Path(path)
+
+
+# ---------------------------------------------------------------- the page of `evaluate.py --html`: show.html and the data in it
+
+PAGE_VIDEOS = 40                                            # at most: the page has to open at once, on a phone too
+
+
+def best_to_worst(score, most):
+    """id -> number -> at most so many ids, evenly spaced in rank from the best to the worst"""
+    ranked = sorted(score, key=score.get, reverse=True)
+    return [ranked[i] for i in np.linspace(0, len(ranked) - 1, min(most, len(ranked))).round().astype(int)]
+
+
+def picture_row(frames):
+    """uint8 (F, H, W, 3) -> the frames side by side, as an address that holds the picture itself"""
+    from PIL import Image                                   # comes with matplotlib
+    file = io.BytesIO()
+    Image.fromarray(np.concatenate(frames, axis=1)).save(file, 'JPEG', quality=80)
+    return 'data:image/jpeg;base64,' + base64.b64encode(file.getvalue()).decode()
+
+
+def byte_maps(space):
+    """(T, F, L) or None -> bytes of (T, F, L), or (T, 1, L) if all frames share a map, 255 its highest; None without grid"""
+    if space is None or square(space[0, 0]) is None:
+        return None
+    space = space[:, :1] if (space == space[:, :1]).all() else space
+    lit = (255 * space / np.maximum(space.max(2, keepdims=True), 1e-9)).round().astype(np.uint8)
+    return {'steps': lit.shape[1], 'side': math.isqrt(lit.shape[2]), 'bytes': base64.b64encode(lit.tobytes()).decode()}
+
+
+def looked_at(model, batch, vocabulary, caption):
+    """What the caption's words looked at, in plain values: time (T, F), or None; maps within each frame, and those of
+    ST where STaTS has both branches; the paper's own numbers (T, n); VRE's key frame and how it was chosen"""
+    words, aux = replay(model, batch, vocabulary, caption)
+    paper = type(model).__module__
+    time, space, bars = over_time_and_space(paper, aux)
+    st = aux['st_space'].reshape(len(words), -1, space.shape[2]) if 'mix' in aux and 'st_space' in aux else None
+    return {'words': words, 'time': None if time is None else time.round(4).tolist(),
+            'maps': byte_maps(space), 'st_maps': byte_maps(st),
+            'numbers': [{'name': name, 'labels': VIEWS[paper]['bars'][name], 'values': values.round(4).tolist()}
+                        for name, values in bars.items()],
+            'key': int(aux['key'][0].argmax()) if 'key' in aux else None,           # this and the next are the same at every word
+            'focus': aux['focus'][0].round(4).tolist() if 'focus' in aux else None}
+
+
+def page(path, runs, corpus, device):
+    """Writes the page -> path. runs: list of {'name', 'model', 'features', 'vocabulary', 'beam', 'scores', 'captions', 'each'},
+    the last three as evaluate.evaluate gives them"""
+    mean = {video: np.mean([run['each'][video]['CIDEr'] for run in runs]) for video in runs[0]['captions']}
+    videos = []
+    for video in tqdm(best_to_worst(mean, PAGE_VIDEOS), desc='page', leave=False):
+        frames, looks = frames_of(corpus, video), []
+        for run in runs:
+            batch = data.to(data.Batches(corpus, run['features']).collate([(video, [])]), device)
+            caption, scores = run['captions'][video], dict(run['each'][video])
+            if corpus.truth:
+                scores['slots'] = np.mean(list(shapes.slots_right(caption, corpus.truth[video]).values()))
+            looks.append({'scores': scores, **looked_at(run['model'], batch, run['vocabulary'], caption)})
+        count, pictures = max((len(look['time'][0]) for look in looks if look['time']), default=1), None
+        if frames is not None:
+            count, pictures = len(frames), {'picture': picture_row(frames), 'height': frames.shape[1], 'width': frames.shape[2]}
+        videos.append({
+            'id': video, 'references': corpus.captions[video], 'runs': looks, 'count': count, 'frames': pictures,
+            'truth': {name: corpus.truth[video][name] for name in ('boxes', 'window')} if corpus.truth else None})
+    about = [{'name': run['name'], 'paper': type(run['model']).__module__, 'variant': getattr(run['model'].cfg, 'variant', ''),
+              'beam': run['beam'], 'scores': run['scores']} for run in runs]
+    content = {'dataset': corpus.name, 'split': corpus.split, 'total': len(corpus.ids), 'runs': about, 'videos': videos}
+    text = json.dumps(content).replace('<', '\\u003c')      # no caption can end the script that holds it
+    try:
+        Path(path).write_text(Path(__file__).with_name('show.html').read_text('utf-8').replace('>DATA<', f'>{text}<'), 'utf-8')
+    except OSError as error:
+        raise BadInput(f'cannot write {path}: {error}') from None
     return Path(path)
