@@ -454,11 +454,13 @@ def output(run, name, ending):
 
 
 def title(run, model):
-    """-> str: "rec-p1 (sta soft, λ = 1)" """
-    path, cfg = Path(run), model.cfg
-    name = path.resolve().name if path.is_dir() else f'{path.resolve().parent.name}/{path.stem}'
-    penalty = f', λ = {cfg.penalty:g}' if hasattr(cfg, 'penalty') and cfg.variant == 'soft' else ''
-    return f'{name} ({", ".join([type(model).__module__, *filter(None, [getattr(cfg, "variant", "")])])}{penalty})'
+    """-> str: "rec-p1 (sta, soft, λ = 1)" """
+    path, facts = Path(run).resolve(), [type(model).__module__]
+    if hasattr(model.cfg, 'variant'):
+        facts.append(model.cfg.variant)
+    if hasattr(model.cfg, 'penalty') and model.cfg.variant == 'soft':
+        facts.append(f'λ = {model.cfg.penalty:g}')
+    return f'{path.name if path.is_dir() else f"{path.parent.name}/{path.stem}"} ({", ".join(facts)})'
 
 
 def draw_videos(models, checkpoints, args):
@@ -510,11 +512,6 @@ def check_flags(args, models, checkpoints):
     first, path = checkpoints[0], args.runs[0]
     if args.step and not all(hasattr(model.cfg, 'step') for model in models):
         raise BadInput('--step is for runs of vre')
-    own = next((flag for flag in ('show', 'glimpse', 'video') if getattr(args, flag) is not None), None)
-    if own and (args.grounding or args.words or args.json):
-        raise BadInput(f'--{own} scores nothing, so it goes without --grounding, --words and --json')
-    if args.show is not None and args.show < 1:
-        raise BadInput(f'--show {args.show}: how many videos? At least 1')
     if args.glimpse and (len(models) > 1 or not hasattr(models[0], 'location') or first['vocab']):
         raise BadInput(f'--glimpse is for one run of sta that recognises with --variant soft, not {" ".join(args.runs)}')
     if (args.grounding or args.words) and not first['vocab']:
@@ -570,7 +567,11 @@ def main(argv):
     parser.add_argument('--device', default='cuda' if torch.cuda.is_available() else 'cpu', help='(default: %(default)s)')
     args = parser.parse_args(argv)
     import show                                         # here, so that rewards and metrics do without it
-    if args.curves:
+    if args.show is not None and args.show < 1:
+        raise BadInput(f'--show {args.show}: how many videos? At least 1')
+    if (args.show or args.curves or args.glimpse or args.video) and (args.grounding or args.words or args.json):
+        raise BadInput('--show, --curves, --glimpse and --video score nothing: leave --grounding, --words and --json out')
+    if args.curves:                                     # the log alone is read
         print(f'picture     {show.draw_curves(args.runs, output(args.runs[0], "curves", ".png"))}')
         return
     models, checkpoints = zip(*(load_run(path, args.device) for path in args.runs))

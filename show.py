@@ -7,6 +7,7 @@ Letters: T words, F frames, Y X rows and columns of the grid, L = Y*X.
 """
 import json
 import math
+import textwrap
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,8 +26,8 @@ LOOKED = '  bright: where each frame is looked at'
 MOST = 'above each word: the frame that it looks at most, bright where it looks; strip: the weight of every frame'
 VIEWS = {
     'stats': dict(time=('ts_frames', 'st_frames'), space=('ts_space', 'st_space'), bars={'mix': ('ST', 'TS')}, legend=MOST),
-    'sta': dict(both='space', bars={'gate': ('gate',)}, parts=8,
-                legend='above each word: of each eighth of the clip the frame that it looks at most, as bright as its weight'),
+    'sta': dict(both='space', bars={'gate': ('gate',)}, parts=4, legend='above each word: of each quarter of the clip the frame '
+                'that it looks at most, as bright as its weight; strip: the weight of every frame'),
     'vre': dict(time=('frames',), space=('space',), bars={}, legend=MOST),
     'astar': dict(both='space', bars={'layers': ('pool2', 'pool3', 'pool4', 'pool5')}, legend=MOST),
 }
@@ -50,11 +51,12 @@ def over_time_and_space(name, aux):
     """-> weights of the frames (T, F) or None, of the regions (T, F, L) within each frame or None, {name: numbers (T, n)}"""
     view = VIEWS[name]
     bars = {name: aux[name].reshape(len(aux[name]), -1) for name in view['bars'] if name in aux}
-    if view.get('both') in aux:
-        both = aux[view['both']].reshape(*aux[view['both']].shape[:2], -1)                  # (T, F, L), sums to one over both
+    time, space = (next((aux[name] for name in view.get(key, ()) if name in aux), None) for key in ('time', 'space'))
+    both = aux.get(view.get('both'), time)
+    if both is not None and both.ndim > 2:                                                  # stats has such weights in one pool
+        both = both.reshape(*both.shape[:2], -1)                                            # (T, F, L), sums to one over both
         time = both.sum(2)
         return time, both / np.maximum(time[..., None], 1e-9), bars
-    time, space = (next((aux[name] for name in view[key] if name in aux), None) for key in ('time', 'space'))
     if space is not None and space.ndim == 2:                                               # one map for all frames
         space = np.repeat(space[:, None], 1 if time is None else time.shape[1], axis=1)
     return time, space, bars
@@ -136,11 +138,10 @@ def arrange(blocks, side):
 
 def write(axis, x, y, text, width, size=11, **how):
     """Text in pixels of the figure, smaller where it would be wider than `width` -> x of its end"""
-    written = axis.text(x, y, text, fontsize=size, **how)
-    extent = written.get_window_extent()
-    if extent.width > width:
-        written.set_fontsize(size * width / extent.width * 0.98)
-        extent = written.get_window_extent()
+    written = axis.text(x, y, text, fontsize=size, parse_math=False, **how)
+    while (extent := written.get_window_extent()).width > width and size > 1:
+        size *= max(0.98 * width / extent.width, 0.5)
+        written.set_fontsize(size)
     return extent.x1
 
 
@@ -175,8 +176,9 @@ def draw(blocks, path):
     matplotlib.use('Agg')                                   # no screen needed
     import matplotlib.pyplot as plt
     most = max(sum(len(tile.pictures) or 1 for tile in block.tiles) for block in blocks)
-    one_row = (WIDTH - 2 * MARGIN) // max(most, 1) - GAP    # pixels of a picture
-    for side in range(min(max(one_row, 110), 200), 44, -2):
+    rows = max(math.ceil(most / 15), 1)
+    in_a_row = max(math.ceil(most / rows), 1)               # rows of at most 15, all about as long
+    for side in range(min((WIDTH - 2 * MARGIN) // in_a_row - GAP, 200), 38, -2):
         placed, width, height = arrange(blocks, side)
         if height <= HEIGHT:
             break
@@ -191,6 +193,12 @@ def draw(blocks, path):
             x = write(axis, x, y, words, width - MARGIN - x, color=colour, va='top') + GAP
     save_figure(figure, path)
     return Path(path)
+
+
+def paragraph(text, colour):
+    """-> lines of a Block"""
+    return [[(line, colour)] for line in textwrap.wrap(text, 150)]
+
 
 def spread(items, n):
     """At most n of the items, evenly spaced"""
@@ -221,7 +229,7 @@ def on_grid(cells):
 
 def word_tiles(paper, words, time, space, bars, frames):
     """What over_time_and_space() found -> a Tile for each word, with the frame that it looked at most; for sta the one of each
-    eighth of the clip. A word that looked at nothing has an empty picture."""
+    quarter of the clip. A word that looked at nothing has an empty picture."""
     tiles = []
     for t, word in enumerate(words):
         weights = np.ones(1) if time is None else time[t]   # one map for all frames is laid over the middle one
@@ -236,7 +244,7 @@ def word_tiles(paper, words, time, space, bars, frames):
         elif frames is not None or space is not None:
             shape = (96, 96, 3) if frames is None else frames[0].shape
             tile.pictures, tile.numbers = [np.full(shape, 235, np.uint8)], ['nothing']
-        tile.when = weights if len(weights) > 1 and (len(parts) == 1 or not tile.pictures) else None
+        tile.when = weights if len(weights) > 1 else None
         tiles.append(tile)
     return tiles
 
@@ -289,7 +297,7 @@ def captioner_block(title, model, vocabulary, batch, frames, beam):
     time, space, bars = over_time_and_space(paper, aux)
     if len(model.cfg.feats[model.cfg.features[0]]) < 3:     # a single region, or regions without a fixed place
         space = None
-    block, legend = Block([[(f'{title}: {caption}', 'black')]]), []
+    block, legend = Block(paragraph(f'{title}: {caption}', 'black')), []
     if time is not None or space is not None:
         block.tiles = word_tiles(paper, words[:-1], time, space, bars, frames)
         drawn = any(tile.pictures for tile in block.tiles)
@@ -300,8 +308,8 @@ def captioner_block(title, model, vocabulary, batch, frames, beam):
         spoken = say_twice(model, batch, vocabulary, beam) if twice else [(caption, words, aux)]
         keys, steps = [seen['key'][0].argmax() for _, _, seen in spoken], aux['key'].shape[1]
         shown = [moment(key, steps, steps if frames is None else len(frames)) + 1 for key in keys]
-        block.lines = [[(f'{title}, step {step}, key frame {number}: {said}', colour)]
-                       for step, (number, (said, _, _), colour) in enumerate(zip(shown, spoken, KEYS), 1)]
+        block.lines = [line for step, (number, (said, _, _), colour) in enumerate(zip(shown, spoken, KEYS), 1)
+                       for line in paragraph(f'{title}, step {step}, key frame {number}: {said}', colour)]
         edges = {number: [colour for other, colour in zip(shown, KEYS) if other == number] for number in shown}
         block.strip = clip_strip(frames, steps, also=keys, edges=edges, when=aux['focus'][0] if twice else None)
         legend.append('framed: the frame that the clip is read from' + twice *
@@ -327,12 +335,14 @@ def draw_video(runs, corpus, video, path, device, beam=None, frames=None):
             blocks.append(recogniser_block(title, model, corpus, video, batch, frames))
         else:
             blocks.append(captioner_block(title, model, vocabulary, batch, frames, beam or model.cfg.beam))
+        earlier = [line for block in blocks[:-1] for line in block.lines]
+        blocks[-1].lines = [line for line in blocks[-1].lines if line not in earlier]       # a legend is told once
     head = Block([[(video, 'black')]])
     kinds = {vocabulary is None for _, _, vocabulary, _ in runs}
     if True in kinds:
         head.lines[0] += [('true class:', 'black'), (' and '.join(corpus.classes[c] for c in corpus.labels[video]), 'tab:green')]
     if False in kinds:
-        head.lines += [[(f'reference: {caption}', 'dimgrey')] for caption in corpus.captions.get(video, [])[:2]]
+        head.lines += [line for said in corpus.captions.get(video, [])[:2] for line in paragraph(f'reference: {said}', 'dimgrey')]
     if frames is not None and not all(block.strip and block.strip.edges for block in blocks):
         head.strip = clip_strip(frames, len(frames))
     return draw([head, *blocks], path)
