@@ -501,7 +501,7 @@ def draw_glimpse(model, checkpoint, args):
     torch.manual_seed(0)
     seen = sta.glimpse(model, data.to(batches.collate([(video, [])]), args.device), right)
     learned, random, last = (corpus.classes[c] for c in seen['predicted'])
-    print(f'{video}: {corpus.classes[right]}, taken for {learned}; looking at random: {random}; after {seen["steps"]} steps: '
+    print(f'{video}: {corpus.classes[right]}, taken for {learned}; looking at random: {random}; at step {seen["steps"]}: '
           f'{last} ({corpus.classes[right]} has a probability of {seen["probability"]:.3f})')
     path = output(args.runs[0], f'glimpse-{video.replace("/", "_")}', '.png')
     print(f'picture     {show.draw_glimpse(seen, corpus, video, path)}')

@@ -1,7 +1,8 @@
 """Pictures of what a model looked at while it spoke.
 
 The chosen caption is replayed through decode.teacher_force, which returns the weights of every attention in `aux`; VIEWS says for
-each paper which of them are over time, over space, or a few numbers per word.
+each paper which of them are over time, over space, or a few numbers per word. Every figure is a list of Blocks, one for each run,
+and a Block is text and Tiles, one for each word; so runs of different papers can be compared on one video.
 
 Letters: T words, F frames, Y X rows and columns of the grid, L = Y*X.
 """
@@ -22,7 +23,7 @@ from data import BadInput
 
 # paper -> attention over frames (T, F) and over space (T, L) (the first that the variant has), or over both at once (T, F, L);
 # numbers per word (T,) or (T, n), with their names; parts of the clip of which a figure shows the strongest frame; its legend
-LOOKED = '  bright: where each frame is looked at'
+LOOKED = '  bright: where each frame is looked at most'
 MOST = 'above each word: the frame that it looks at most, bright where it looks; strip: the weight of every frame'
 VIEWS = {
     'stats': dict(time=('ts_frames', 'st_frames'), space=('ts_space', 'st_space'), bars={'mix': ('ST', 'TS')}, legend=MOST),
@@ -176,8 +177,8 @@ def draw(blocks, path):
     matplotlib.use('Agg')                                   # no screen needed
     import matplotlib.pyplot as plt
     most = max(sum(len(tile.pictures) or 1 for tile in block.tiles) for block in blocks)
-    rows = max(math.ceil(most / 15), 1)
-    in_a_row = max(math.ceil(most / rows), 1)               # rows of at most 15, all about as long
+    rows = max(math.ceil(most / 12), 1)
+    in_a_row = max(math.ceil(most / rows), 1)               # rows of at most 12, all about as long
     for side in range(min((WIDTH - 2 * MARGIN) // in_a_row - GAP, 200), 38, -2):
         placed, width, height = arrange(blocks, side)
         if height <= HEIGHT:
@@ -253,7 +254,7 @@ def clip_strip(frames, steps, maps=None, also=(), **fields):
     """At most 16 frames of the clip, and these also, with maps (steps, L) over them if there are some -> Tile or None"""
     read = [i for i in range(steps) if maps is None or maps[i].any()]
     chosen = sorted({*spread(read, 16), *also})
-    lit = [np.ones((1, 1)) if maps is None else on_grid(maps[i]) for i in chosen]
+    lit = [np.ones((1, 1)) if maps is None else on_grid(maps[i] / maps[i].max()) for i in chosen]
     tile = Tile(**pictures(frames, chosen, steps, lit), **fields)
     return tile if tile.pictures or tile.when is not None else None
 
@@ -340,7 +341,8 @@ def draw_video(runs, corpus, video, path, device, beam=None, frames=None):
     head = Block([[(video, 'black')]])
     kinds = {vocabulary is None for _, _, vocabulary, _ in runs}
     if True in kinds:
-        head.lines[0] += [('true class:', 'black'), (' and '.join(corpus.classes[c] for c in corpus.labels[video]), 'tab:green')]
+        true = ' and '.join(corpus.classes[c] for c in corpus.labels[video])
+        head.lines = [[(f'{video}, true class:', 'black'), (true, 'tab:green')]]
     if False in kinds:
         head.lines += [line for said in corpus.captions.get(video, [])[:2] for line in paragraph(f'reference: {said}', 'dimgrey')]
     if frames is not None and not all(block.strip and block.strip.edges for block in blocks):
@@ -357,7 +359,7 @@ def draw_glimpse(found, corpus, video, path):
         blocks[0].strip = clip_strip(frames, len(frames))
     for name, best in zip(('learned', 'random', 'found'), found['predicted']):
         maps = found[name].cpu().numpy()
-        after = f'{"" if best == right else "not "}found after {found["steps"]} steps' if name == 'found' else name
+        after = f'{"" if best == right else "not "}found at step {found["steps"]}' if name == 'found' else name
         line = [(f'{after}:', 'black'), (corpus.classes[best], 'tab:green' if best == right else 'tab:red')]
         blocks.append(Block([line], clip_strip(frames, len(maps), maps)))
     return draw(blocks, path)

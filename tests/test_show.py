@@ -361,9 +361,9 @@ def test_a_glimpse_has_three_rows_and_is_for_clips_that_are_wrong(clips, drawn, 
     evaluate.main([str(run), '--glimpse', 'auto', *more])
     assert (run / 'glimpse-golf16.png').exists()                                # the first that is no diving
     out = capsys.readouterr().out
-    assert 'golf16: golf, taken for diving' in out and 'after 9 steps: diving' in out and 'probability of 0.' in out
+    assert 'golf16: golf, taken for diving' in out and 'at step 9: diving' in out and 'probability of 0.' in out
     found = said(drawn[0])
-    assert 'learned: | diving' in found and 'random: | ' in found and 'not found after 9 steps: | diving' in found
+    assert 'learned: | diving' in found and 'random: | ' in found and 'not found at step 9: | diving' in found
     assert len(drawn[0].axes[0].images) == 3 * 5                                # rows of maps alone: these clips have no frames
     with pytest.raises(BadInput, match='diving17: its class is right already; wrong are, for example, golf16 and golf17'):
         evaluate.main([str(run), '--glimpse', 'diving17', *more])
@@ -379,7 +379,7 @@ def test_the_rows_of_a_glimpse_are_learned_random_and_found(drawn, tmp_path):
     light = rows[1:] / rows[0]                                                  # (3, 7, 7), against the clip without maps
     assert [np.unravel_index(row.argmax(), (7, 7)) for row in light] == [(0, 0), (3, 3), (6, 6)]
     assert ' | '.join(part for part in said(drawn[0]).split(' | ') if not part.isdigit()).endswith(
-        'learned: | shrinks | random: | grows | found after 7 steps: | left')
+        'learned: | shrinks | random: | grows | found at step 7: | left')
 
 
 @pytest.mark.parametrize('flags, message', [
