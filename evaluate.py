@@ -458,6 +458,87 @@ def write_json(path, content):
         raise BadInput(f'cannot write {path}: {error}') from None
 
 
+def output(run, name, ending):
+    """RUN/name.ending; for another checkpoint of a run than best.pt, with its name: captions-best-joint.json"""
+    path = Path(run)
+    if path.is_dir():
+        return path / f'{name}{ending}'
+    return path.parent / f'{name}{"" if path.name == "best.pt" else f"-{path.stem}"}{ending}'
+
+
+def title(run, model):
+    """-> str: "rec-p1 (sta, soft, λ = 1)" """
+    path, facts = Path(run).resolve(), [type(model).__module__]
+    if hasattr(model.cfg, 'variant'):
+        facts.append(model.cfg.variant)
+    if hasattr(model.cfg, 'penalty') and model.cfg.variant == 'soft':
+        facts.append(f'λ = {model.cfg.penalty:g}')
+    return f'{path.name if path.is_dir() else f"{path.parent.name}/{path.stem}"} ({", ".join(facts)})'
+
+
+def draw_videos(models, checkpoints, args):
+    """Some videos of the split, each under every run."""
+    import show
+    runs = []
+    for path, model, checkpoint in zip(args.runs, models, checkpoints):
+        corpus, features = open_split(checkpoint, args.root, args.split, model.cfg.features)
+        vocabulary = data.Vocabulary(checkpoint['vocab']) if checkpoint['vocab'] else None
+        runs.append((title(path, model), model, vocabulary, features))
+    folder = output(args.runs[0], 'figures', '')
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise BadInput(f'cannot make the folder {folder}: {error}') from None
+    for video in tqdm(show.spread(corpus.ids, args.show), desc='pictures', leave=False):
+        path = show.draw_video(runs, corpus, video, folder / f'{video.replace("/", "_")}.png', args.device, args.beam)
+        tqdm.write(f'picture     {path}')
+
+
+def draw_glimpse(model, checkpoint, args):
+    """Figure 2.8 of sta: could the clip be told, if the model looked elsewhere?"""
+    import show
+    import sta
+    corpus, features = open_split(checkpoint, args.root, args.split, model.cfg.features)
+    if args.glimpse not in ('auto', *corpus.ids):
+        raise BadInput(f'--glimpse {args.glimpse}: no video of the {corpus.split} split, whose first is {corpus.ids[0]}')
+    batches = data.Batches(corpus, features, videos=model.cfg.videos_per_batch)
+    _, found = recognise(model, batches, args.device)
+    wrong = [video for video, p in found.items() if p.argmax() not in corpus.labels[video]]
+    if not wrong:
+        raise BadInput(f'--glimpse needs a clip that is taken for another class, and all of the {corpus.split} split are right')
+    video = wrong[0] if args.glimpse == 'auto' else args.glimpse
+    if video not in wrong:
+        raise BadInput(f'--glimpse {video}: its class is right already; wrong are, for example, {" and ".join(wrong[:2])}')
+    right = corpus.labels[video][0]                     # of two labels the first
+    print(f'{video}: looking for a glimpse that tells {corpus.classes[right]}', flush=True)
+    torch.manual_seed(0)
+    seen = sta.glimpse(model, data.to(batches.collate([(video, [])]), args.device), right)
+    learned, random, last = (corpus.classes[c] for c in seen['predicted'])
+    print(f'{video}: {corpus.classes[right]}, taken for {learned}; looking at random: {random}; at step {seen["steps"]}: '
+          f'{last} ({corpus.classes[right]} has a probability of {seen["probability"]:.3f})')
+    path = output(args.runs[0], f'glimpse-{video.replace("/", "_")}', '.png')
+    print(f'picture     {show.draw_glimpse(seen, corpus, video, path)}')
+
+
+def check_flags(args, models, checkpoints):
+    """Flags that do not fit the runs are told before any work."""
+    first, path = checkpoints[0], args.runs[0]
+    if args.step and not all(hasattr(model.cfg, 'step') for model in models):
+        raise BadInput('--step is for runs of vre')
+    if args.glimpse and (len(models) > 1 or not hasattr(models[0], 'location') or first['vocab']):
+        raise BadInput(f'--glimpse is for one run of sta that recognises with --variant soft, not {" ".join(args.runs)}')
+    if args.words and not first['vocab']:
+        raise BadInput(f'--words is about captions, and {path} recognises actions')
+    if args.grounding and not first['dataset'].startswith('shapes'):
+        raise BadInput(f'--grounding needs the truth, which only shapes has, not {first["dataset"]}')
+    for other, checkpoint in zip(args.runs, checkpoints):
+        if any(checkpoint[name] != first[name] for name in ('dataset', 'scheme', 'fold')):
+            raise BadInput(f'{other} learned from {checkpoint["dataset"]}, {path} from {first["dataset"]}, or another split: '
+                           'several runs need one dataset')
+        if not (args.show or args.html or args.grounding) and checkpoint['vocab'] != first['vocab']:
+            raise BadInput(f'{other} learned other words than {path}: an ensemble needs one dataset and one vocabulary')
+
+
 def describe_files(models, checkpoint, names, args):
     """Videos of the user's own: features by the encoder and sampling that are recorded beside those of training."""
     import extract
@@ -474,24 +555,21 @@ def describe_files(models, checkpoint, names, args):
         batches = data.Batches(corpus, features, videos=1)
         caption = describe(model, batches, vocabulary, cfg.max_len, args.beam or cfg.beam, args.device)
         print(f'{path}: {caption[video]}')
-        folder = Path(args.runs[0])
-        picture = (folder if folder.is_dir() else folder.parent) / f'{video}.png'
         frames = extract.read_frames(path, f'uniform{len(found[names[0]])}')
-        show.one_caption(models[0], corpus, features, vocabulary, caption, picture, args.device, video, frames)
-        print(f'picture     {picture}')
+        runs = [(title(run, one), one, vocabulary, features) for run, one in zip(args.runs, models)]
+        picture = output(args.runs[0], video, '.png')
+        print(f'picture     {show.draw_video(runs, corpus, video, picture, args.device, args.beam, frames)}')
 
 
 def compare(models, checkpoints, args):
     """--html: every run by itself on the same videos, all on one page"""
     import show
-    first = checkpoints[0]
     for path, other in zip(args.runs, checkpoints):
         if not other['vocab']:
             raise BadInput(f'--html shows captions word by word, and {path} recognises actions')
-        for key in ('dataset', 'scheme', 'fold', 'limit'):
-            if other[key] != first[key]:
-                raise BadInput(f'--html compares runs on the same videos, but {path} has the {key} {other[key]} and '
-                               f'{args.runs[0]} {first[key]}: make a page for each')
+        if other['limit'] != checkpoints[0]['limit']:
+            raise BadInput(f'--html compares runs on the same videos, but {path} has --limit {other["limit"]} and {args.runs[0]} '
+                           f'{checkpoints[0]["limit"]}: make a page for each')
     if not Path(args.html).parent.is_dir():
         raise BadInput(f'cannot write {args.html}: there is no folder {Path(args.html).parent}')
     paths = [Path(path).resolve() for path in args.runs]
@@ -509,6 +587,31 @@ def compare(models, checkpoints, args):
     print(f'\npage        {path}, {path.stat().st_size / 1e6:.1f} MB: open it in a browser')
 
 
+def compare_grounding(models, checkpoints, args):
+    """--grounding of several captioners: each by itself, in two tables for the README"""
+    import show
+    roles, rows, numbers = ('article', 'subject', 'verb', 'object'), [], []
+    for run, model, checkpoint in zip(args.runs, models, checkpoints):
+        if not checkpoint['vocab']:
+            raise BadInput(f'--grounding of several runs is about captions, and {run} recognises actions: give it by itself')
+        corpus, features = open_split(checkpoint, args.root, args.split, model.cfg.features)
+        vocabulary, cfg = data.Vocabulary(checkpoint['vocab']), model.cfg
+        batches = data.Batches(corpus, features, vocabulary, cfg.videos_per_batch, cfg.captions_per_video, cfg.max_len)
+        captions = describe(model, batches, vocabulary, cfg.max_len, args.beam or cfg.beam, args.device, progress=True)
+        found, _ = show.grounding(model, corpus, features, vocabulary, captions, args.device)
+        with_chance = lambda role, what: (f'{found[role][what]:.2f} ({found[role][f"{what} chance"]:.2f})'
+                                          if what in found.get(role, ()) else '')
+        rows.append([title(run, model), *(with_chance(role, 'box') for role in roles[1:]),
+                     *(with_chance(role, 'window') for role in roles[1:])])
+        own = [label for labels in show.VIEWS[checkpoint['model']]['bars'].values() for label in labels]
+        numbers += [[title(run, model), label, *(f'{found[role][label]:.2f}' for role in roles if role in found)]
+                    for label in own if label in found['verb']]
+    line = lambda cells: '| ' + ' | '.join(cells) + ' |'
+    for head, several in ((['run', *(f'box, {role}' for role in roles[1:]), *(f'window, {role}' for role in roles[1:])], rows),
+                          (['run', 'number', *roles], numbers)):
+        print('\n'.join(map(line, [head, ['---'] * len(head), *several])) + '\n')
+
+
 def main(argv):
     parser = argparse.ArgumentParser(description='Score a run, or the ensemble of several; write every caption; draw one.')
     parser.add_argument('runs', nargs='+', metavar='RUN', help='folder that train.py made, or a .pt file in it')
@@ -518,29 +621,37 @@ def main(argv):
     parser.add_argument('--json', metavar='FILE', help='captions, references and scores (default: RUN/captions.json)')
     parser.add_argument('--grounding', action='store_true', help='shapes: attention and slots against the truth, in numbers')
     parser.add_argument('--words', action='store_true', help='parts of speech of the captions, in numbers and as a picture')
-    parser.add_argument('--html', metavar='FILE', help='a page to explore the attention; several runs are compared, not joined')
-    parser.add_argument('--video', action='append', metavar='FILE', help='caption and draw your own video; may be repeated')
+    instead = parser.add_mutually_exclusive_group()     # of scoring
+    add = instead.add_argument
+    add('--html', metavar='FILE', help='a page to explore the attention; several runs are compared, not joined')
+    add('--show', type=int, metavar='N', help="draw N videos of the split as the run's paper does; several runs are compared")
+    add('--curves', action='store_true', help='draw the training of the runs from their log.jsonl')
+    add('--glimpse', metavar='VIDEO', help='sta: look elsewhere until the class of a clip is right (auto: the first wrong one)')
+    add('--video', action='append', metavar='FILE', help='caption and draw your own video; may be repeated')
     parser.add_argument('--root', default='data', help='folder that holds the dataset (default: data)')
     parser.add_argument('--device', default='cuda' if torch.cuda.is_available() else 'cpu', help='(default: %(default)s)')
     args = parser.parse_args(argv)
     import show                                         # here, so that rewards and metrics do without it
+    if args.show is not None and args.show < 1:
+        raise BadInput(f'--show {args.show}: how many videos? At least 1')
+    if (args.html or args.show or args.curves or args.glimpse or args.video) and (args.grounding or args.words or args.json):
+        raise BadInput('--html, --show, --curves, --glimpse and --video do that alone: leave --grounding, --words and --json out')
+    if args.curves:                                     # the log alone is read
+        print(f'picture     {show.draw_curves(args.runs, output(args.runs[0], "curves", ".png"))}')
+        return
     models, checkpoints = zip(*(load_run(path, args.device) for path in args.runs))
-    first, cfg, folder = checkpoints[0], models[0].cfg, Path(args.runs[0])
+    check_flags(args, models, checkpoints)
     for model in models if args.step else ():
-        if not hasattr(model.cfg, 'step'):
-            raise BadInput('--step is for runs of vre')
         model.cfg.step = args.step
+    if args.show:
+        return draw_videos(models, checkpoints, args)
     if args.html:
-        if args.json or args.grounding or args.words or args.video:
-            raise BadInput('--html writes a page and nothing else: leave out --json, --grounding, --words and --video')
         return compare(models, checkpoints, args)
-    if args.words and not first['vocab']:
-        raise BadInput(f'--words is about captions, and {args.runs[0]} recognises actions')
-    if args.grounding and not first['dataset'].startswith('shapes'):
-        raise BadInput(f'--grounding needs the truth, which only shapes has, not {first["dataset"]}')
-    for path, other in zip(args.runs, checkpoints):
-        if (other['vocab'], other['dataset']) != (first['vocab'], first['dataset']):
-            raise BadInput(f'{path} learned other words than {args.runs[0]}: an ensemble needs one dataset and one vocabulary')
+    if args.grounding and len(models) > 1:
+        return compare_grounding(models, checkpoints, args)
+    first, cfg = checkpoints[0], models[0].cfg
+    if args.glimpse:
+        return draw_glimpse(models[0], first, args)
     names = list(dict.fromkeys(name for model in models for name in model.cfg.features))
     if args.video:
         return describe_files(models, first, names, args)
@@ -559,13 +670,14 @@ def main(argv):
     else:
         rows = {i: {'class': corpus.classes[p.argmax()], 'labels': [corpus.classes[c] for c in corpus.labels[i]]}
                 for i, p in found.items()}
-    folder = folder if folder.is_dir() else folder.parent
-    path = args.json or folder / ('captions.json' if corpus.split == 'test' else f'captions-{corpus.split}.json')
+    path = args.json or output(args.runs[0], 'captions', '.json' if corpus.split == 'test' else f'-{corpus.split}.json')
     write_json(path, {'runs': args.runs, 'split': corpus.split, 'beam': beam, 'scores': scores, 'videos': rows})
-    print(f'captions    {path}\ncheckpoint  {folder / "best.pt"}\nlog         {folder / "log.jsonl"}')
+    run = Path(args.runs[0])
+    checkpoint = run / 'best.pt' if run.is_dir() else run
+    print(f'captions    {path}\ncheckpoint  {checkpoint}\nlog         {checkpoint.parent / "log.jsonl"}')
     if args.grounding and not vocabulary:
-        found = show.glimpses(models[0], corpus, features, args.device)
-        print('attention against the truth: ' + '  '.join(f'{name} {value:.3f}' for name, value in found.items()) if found else
+        shares = show.glimpses(models[0], corpus, features, args.device)
+        print('attention against the truth: ' + '  '.join(f'{name} {value:.3f}' for name, value in shares.items()) if shares else
               'this model attends to no place')
     elif args.grounding:
         print('\nslots named rightly')
@@ -583,10 +695,11 @@ def main(argv):
         shares, words = show.word_classes(list(found.values()))
         print('  '.join(f'{kind}s {share:.1%}' for kind, share in shares.items()))
         print('after the five most frequent: ' + ', '.join(f'{word} ({kind}, {n})' for word, kind, n in words))
-        print(f'picture     {show.draw_words(shares, words, folder / "words.png")}')
-    if vocabulary and len(models) == 1:
-        picture = show.one_caption(model, corpus, features, vocabulary, found, folder / 'attention.png', args.device)
-        print(f'picture     {picture}')
+        print(f'picture     {show.draw_words(shares, words, output(run, "words", ".png"))}')
+    if len(models) == 1:
+        video = max(found, key=lambda i: len(found[i].split())) if vocabulary else corpus.ids[0]
+        drawn = [(title(run, model), model, vocabulary, features)]
+        print(f'picture     {show.draw_video(drawn, corpus, video, output(run, "attention", ".png"), args.device, args.beam)}')
 
 
 if __name__ == '__main__':

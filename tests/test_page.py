@@ -261,14 +261,14 @@ def test_runs_with_other_words_are_compared_and_a_page_needs_no_frames(saved, tm
 
 def test_what_cannot_be_compared_is_told_before_any_work(saved, tmp_path):
     first, page = saved('first'), ['--html', str(tmp_path / 'report.html'), '--root', str(tmp_path), '--device', 'cpu']
-    for more, message in ((dict(dataset='shapes'), 'second has the dataset shapes and .*first msvd'), (dict(scheme='vre'), 'the scheme vre'),
-                          (dict(fold=2), 'the fold 2'), (dict(limit=8), 'the limit 8'), (dict(vocab=None), 'second recognises actions')):
+    for more, message in ((dict(dataset='shapes'), 'second learned from shapes, .*first from msvd'), (dict(scheme='vre'), 'or another split'),
+                          (dict(fold=2), 'or another split'), (dict(limit=8), '--limit 8'), (dict(vocab=None), 'second recognises actions')):
         second = saved('second', **more)
         with pytest.raises(BadInput, match=message):
             evaluate.main([first, second, *page])
         (tmp_path / 'second' / 'best.pt').unlink()
         (tmp_path / 'second').rmdir()
-    for more, message in ((['--words'], '--html writes a page and nothing else'), (['--html', str(tmp_path / 'a' / 'b')], 'there is no folder')):
+    for more, message in ((['--words'], '--html, --show, --curves, --glimpse and --video do that alone'), (['--html', str(tmp_path / 'a' / 'b')], 'there is no folder')):
         with pytest.raises(BadInput, match=message):
             evaluate.main([first, *page, *more])
     assert not (tmp_path / 'report.html').exists()

@@ -266,3 +266,19 @@ def test_a_recogniser_is_scored(world, tmp_path, capsys):
     assert all(row['class'] in shapes.ACTIONS and row['labels'] for row in saved['videos'].values())
     with pytest.raises(BadInput, match='--words is about captions'):
         evaluate.main([str(tmp_path / 'run'), '--root', str(world), '--words'])
+
+
+def test_the_attention_of_several_runs_is_set_side_by_side(world, tmp_path, no_report, capsys, monkeypatch):
+    runs = {'one': ['--model', 'stats'], 'two': ['--model', 'sta'], 'three': ['--model', 'sta', '--task', 'recognise']}
+    for name, more in runs.items():
+        train.main([*more, '--epochs', '1', '--root', str(world), '--limit', '8', '--out', str(tmp_path / name), '--device', 'cpu'])
+    monkeypatch.undo()                                   # evaluate.main again
+    true = data.load('shapes-8', world, 'test').captions
+    monkeypatch.setattr(evaluate, 'describe', lambda *_, **__: {video: captions[0] for video, captions in true.items()})
+    capsys.readouterr()
+    evaluate.main([str(tmp_path / 'one'), str(tmp_path / 'two'), '--grounding', '--root', str(world), '--device', 'cpu'])
+    first, second = (part.split('\n') for part in capsys.readouterr().out.strip().split('\n\n'))
+    assert len(first) == 4 and all(row.count('|') == 8 for row in first) and '(0.' in first[2]
+    assert [row.split(' | ')[1] for row in second[2:]] == ['ST', 'TS', 'gate'] and all(row.count('|') == 7 for row in second)
+    with pytest.raises(BadInput, match='three recognises actions: give it by itself'):
+        evaluate.main([str(tmp_path / 'one'), str(tmp_path / 'three'), '--grounding', '--root', str(world), '--device', 'cpu'])
