@@ -239,6 +239,15 @@ def test_every_model_gets_a_picture(case, name, monkeypatch):
     plt.close(figures[0])
 
 
+def test_regions_without_a_fixed_place_have_no_map():
+    """Four boxes of a detector are no grid of two by two: the frame is shown as it is"""
+    (_, model, vocabulary, _), corpus, video = small('stats-regions')
+    model.cfg.feats['v'] = [4, 4]
+    batch = data.Batches(corpus, {'v': {video: np.random.default_rng(0).random((16, 4, 4), dtype=np.float32)}}).collate([(video, [])])
+    tiles = show.captioner_block('run', model, vocabulary, batch, GREY, 2).tiles
+    assert tiles and all((picture == 200).all() for tile in tiles for picture in tile.pictures)
+
+
 def test_several_runs_are_blocks_of_one_figure_each_with_its_caption(drawn, tmp_path):
     one, corpus, video = small('stats')
     other, _, _ = small('astar')
@@ -268,6 +277,7 @@ def test_vre_frames_its_two_key_frames_and_says_both_captions(drawn, tmp_path):
     assert [tile.label for tile in block.tiles] == spoken[1].split() and model.cfg.step == 2
     model.cfg.step = 1                                                          # --step 1: the words of the first watching
     assert [tile.label for tile in show.captioner_block('run', model, vocabulary, batch, GREY, 3).tiles] == spoken[0].split()
+    assert model.cfg.step == 1
     model.cfg.stage = 'warm'                                                    # it has only one watching then
     block = show.captioner_block('run', model, vocabulary, batch, GREY, 3)
     assert block.strip.edges == {9: ['darkgoldenrod']} and 'step 2' not in str(block.lines)
@@ -313,14 +323,15 @@ def test_curves_hold_the_numbers_of_the_log(drawn, tmp_path, capsys):
     epochs = [{'epoch': e, 'stage': stage, 'loss': losses[i], 'val_CIDEr': scores[i], 'seconds': 1.0}
               for i, (e, stage) in enumerate([(1, 'warm'), (2, 'warm'), (3, 'warm'), (1, 'joint'), (2, 'joint')])]
     staged = write_log(tmp_path / 'staged', head, *epochs[:2], head, *epochs[2:], '{"epoch": 3, "sta')       # resumed once, and cut off
-    plain = write_log(tmp_path / 'plain', head, {'epoch': 1, 'loss': 3.0, 'val_accuracy': 0.5}, {'epoch': 2, 'loss': 2.0, 'val_accuracy': 0.75})
+    plain = write_log(tmp_path / 'plain', head, {'epoch': 1, 'loss': 3.0, 'val_accuracy': 0.5}, {'epoch': 2, 'loss': 2.0, 'val_accuracy': 0.75},
+                      head, {'epoch': 1, 'loss': 6.0})                                                              # and begun anew
     (tmp_path / 'plain' / 'best.pt').write_bytes(b'not read')
     evaluate.main([staged, str(tmp_path / 'plain' / 'best.pt'), '--curves'])
     assert (tmp_path / 'staged' / 'curves.png').read_bytes()[:4] == b'\x89PNG' and 'curves.png' in capsys.readouterr().out
     panels = {axis.get_title(): axis for axis in drawn[0].axes}
     assert set(panels) == {'training loss', 'validation CIDEr', 'validation accuracy'}
     lines = [(list(line.get_xdata()), list(line.get_ydata())) for line in panels['training loss'].lines if line.get_linestyle() == '-']
-    assert lines == [([1, 2, 3], [9, 5, 4]), ([4, 5], [8, 7]), ([1, 2], [3, 2])]
+    assert lines == [([1, 2, 3], [9, 5, 4]), ([4, 5], [8, 7]), ([1, 2], [3, 2]), ([3], [6])]
     marks = [line.get_xdata()[0] for line in panels['validation CIDEr'].lines if line.get_linestyle() == ':']
     assert marks == [0.5, 3.5] and [t.get_text() for t in panels['validation CIDEr'].texts] == ['warm', 'joint']
     assert [t.get_text() for t in panels['training loss'].get_legend().get_texts()] == ['staged', 'plain']
