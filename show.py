@@ -460,17 +460,19 @@ def grounding(model, corpus, features, vocabulary, captions, device):
             if role == 'article':
                 continue
             steps = shapes.STEPS if time is None else time.shape[1]
-            when = np.arange(steps) * shapes.STEPS // steps                                     # the clip's frame at each step
+            covered = np.array_split(np.arange(shapes.STEPS), steps)                            # the clip's frames at each step
             if space is not None and square(space[t, 0]) is not None:
                 boxes, maps = truth['boxes'][role == 'object'], np.broadcast_to(space[t], (steps, space.shape[2]))
-                inside = np.stack([cells_in(boxes[frame], math.isqrt(space.shape[2])) for frame in when])       # (F, L)
+                inside = [cells_in(box, math.isqrt(space.shape[2])) for box in boxes]
+                inside = np.stack([np.max([inside[frame] for frame in frames], 0) for frames in covered])       # (F, L)
                 weight = inside.any(1) * (np.ones(steps) if time is None else time[t])          # given that the shape is there
                 weight = weight / max(weight.sum(), 1e-9)
                 mine['box'].append((weight * (maps * inside).sum(1)).sum())
                 mine['box chance'].append((weight * inside.mean(1)).sum())
-            if time is not None:
-                window = (when >= truth['window'][0]) & (when <= truth['window'][1])
-                mine['window'].append(time[t][window].sum())
+            if time is not None and steps > 1:
+                first, last = truth['window']
+                window = np.array([np.mean((first <= frames) & (frames <= last)) for frames in covered])
+                mine['window'].append((time[t] * window).sum())
                 mine['window chance'].append(window.mean())
     means = {role: {name: float(np.mean(values)) for name, values in row.items() if values} for role, row in found.items()}
     by_position = {}

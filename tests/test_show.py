@@ -69,6 +69,19 @@ def test_grounding_is_one_on_the_box_and_chance_under_even_attention(clip):
     assert even['subject']['window'] == pytest.approx((last - first + 1) / 16) == pytest.approx(even['subject']['window chance'])
 
 
+def test_a_step_that_covers_many_frames_counts_all_their_boxes(clip):
+    video, caption, corpus, vocabulary = clip
+    boxes, (first, last) = corpus.truth[video]['boxes'][0], corpus.truth[video]['window']
+    swept = np.max([show.cells_in(box, 4) for box in boxes], 0)                                     # (16,), all places of the subject
+    found, _ = show.grounding(Looks(np.full((1, 16), 1 / 16)), corpus, {}, vocabulary, {video: caption}, 'cpu')
+    assert found['subject']['box'] == pytest.approx(found['subject']['box chance']) == pytest.approx(swept.mean())
+    assert 'window' not in found['subject']                                                         # one step has no choice
+    halves = np.array([[0.25 / 16] * 16, [0.75 / 16] * 16])
+    found, _ = show.grounding(Looks(halves), corpus, {}, vocabulary, {video: caption}, 'cpu')
+    acts = [np.mean([first <= frame <= last for frame in frames]) for frames in (range(8), range(8, 16))]
+    assert found['verb']['window'] == pytest.approx(0.25 * acts[0] + 0.75 * acts[1])
+
+
 class Glances(nn.Module):
     """A recogniser that looks where it is told: weights (F, L)"""
 
