@@ -156,7 +156,7 @@ def draw_tile(axis, tile, x, y, side):
     for i, value in enumerate(tile.bars if any(tile.bars) else ()):
         left, top = x + GAP / 2 + i * each, y + bars - 2 - value * 32
         axis.add_patch(Rectangle((left, top), each - 3, value * 32, color=COLOURS[i]))
-        write(axis, left + each / 2 - 1.5, top - 1, f'{value:.2f}', each - 3, 7, ha='center', va='bottom')
+        write(axis, left + each / 2 - 1.5, top - 1, f'{value:.2f}'.removeprefix('0'), each - 1, 7, ha='center', va='bottom')
     y += bars
     for i, picture in enumerate(tile.pictures):
         left = x + i * side
@@ -182,9 +182,9 @@ def draw(blocks, path):
     most = max(sum(len(tile.pictures) or 1 for tile in block.tiles) for block in blocks)
     rows = max(math.ceil(most / 12), 1)
     in_a_row = max(math.ceil(most / rows), 1)               # rows of at most 12, all about as long
-    for side in range(min((WIDTH - 2 * MARGIN) // in_a_row - GAP, 200), 38, -2):
+    for side in range(min((WIDTH - 2 * MARGIN) // in_a_row - GAP, 200), 59, -2):
         placed, width, height = arrange(blocks, side)
-        if height <= HEIGHT:
+        if height <= HEIGHT * max(len(blocks) / 4, 1):      # three runs and the clip fit a slide, more make it higher
             break
     figure = plt.figure(figsize=(width / DPI, height / DPI), dpi=DPI)
     axis = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0), autoscale_on=False)      # in pixels
@@ -290,7 +290,6 @@ def recogniser_block(title, model, corpus, video, batch, frames):
     if 'space' in aux and aux['space'].any():
         maps = aux['space'][0].cpu().numpy()
         block.strip = clip_strip(frames, len(maps), maps)
-        block.lines[0].append((LOOKED, 'dimgrey'))
     return block
 
 
@@ -345,7 +344,7 @@ def draw_video(runs, corpus, video, path, device, beam=None, frames=None):
     kinds = {vocabulary is None for _, _, vocabulary, _ in runs}
     if True in kinds:
         true = ' and '.join(corpus.classes[c] for c in corpus.labels[video])
-        head.lines = [[(f'{video}, true class:', 'black'), (true, 'tab:green')]]
+        head.lines = [[(f'{video}, true class:', 'black'), (true, 'tab:green'), (LOOKED, 'dimgrey')]]
     if False in kinds:
         head.lines += [line for said in corpus.captions.get(video, [])[:2] for line in paragraph(f'reference: {said}', 'dimgrey')]
     if frames is not None and not all(block.strip and block.strip.edges for block in blocks):
