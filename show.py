@@ -454,7 +454,7 @@ def grounding(model, corpus, features, vocabulary, captions, device):
             if role != 'article' and not right['action' if role == 'verb' else role]:
                 continue
             mine = found.setdefault(role, {'box': [], 'box chance': [], 'window': [], 'window chance': []})
-            for label, row in numbers.items():
+            for label, row in numbers.items() if any(row[t] for row in numbers.values()) else ():       # not if it looked nowhere
                 mine.setdefault(label, []).append(row[t])
             if role == 'article':
                 continue
