@@ -619,7 +619,7 @@ def main(argv):
     parser.add_argument('--beam', type=int, metavar='K', help="beam width (default: the paper's, as the run has it)")
     parser.add_argument('--step', type=int, choices=(1, 2), help='vre: the captions of its first or its second watching')
     parser.add_argument('--json', metavar='FILE', help='captions, references and scores (default: RUN/captions.json)')
-    parser.add_argument('--grounding', action='store_true', help='shapes: attention and slots against the truth; several runs: one table')
+    parser.add_argument('--grounding', action='store_true', help='shapes: attention against the truth; several runs: one table')
     parser.add_argument('--words', action='store_true', help='parts of speech of the captions, in numbers and as a picture')
     instead = parser.add_mutually_exclusive_group()     # of scoring
     add = instead.add_argument
