@@ -604,8 +604,9 @@ def compare_grounding(models, checkpoints, args):
         rows.append([title(run, model), *(with_chance(role, 'box') for role in roles[1:]),
                      *(with_chance(role, 'window') for role in roles[1:])])
         own = [label for labels in show.VIEWS[checkpoint['model']]['bars'].values() for label in labels]
-        numbers += [[title(run, model), label, *(f'{found[role][label]:.2f}' for role in roles if role in found)]
-                    for label in own if label in found['verb']]
+        alone = lambda role, what: f'{found[role][what]:.2f}' if what in found.get(role, ()) else ''
+        numbers += [[title(run, model), label, *(alone(role, label) for role in roles)]
+                    for label in own if any(label in row for row in found.values())]
     line = lambda cells: '| ' + ' | '.join(cells) + ' |'
     for head, several in ((['run', *(f'box, {role}' for role in roles[1:]), *(f'window, {role}' for role in roles[1:])], rows),
                           (['run', 'number', *roles], numbers)):

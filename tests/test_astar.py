@@ -152,6 +152,9 @@ def test_first_weights_are_as_stated():
                 assert not parameter.any()
             else:
                 assert 0.005 < parameter.abs().max() <= 0.01
+    for name, parameter in make_model('soft', init=0.0).align['pool2'].named_parameters():          # torch's own: by the inputs
+        bound = 0.0 if 'bias' in name else 1 / math.sqrt(parameter[0].numel())
+        assert 0.9 * bound <= parameter.abs().max() <= bound
 
 
 def test_bad_input_is_told():

@@ -82,6 +82,23 @@ def test_a_step_that_covers_many_frames_counts_all_their_boxes(clip):
     assert found['verb']['window'] == pytest.approx(0.25 * acts[0] + 0.75 * acts[1])
 
 
+class Blinks(Looks):
+    """Like ASTAR: nothing is looked at for the first word"""
+    __module__ = 'sta'
+
+    def step(self, token, state, memory):
+        logits, state, aux = super().step(token, state, memory)
+        return logits, state, {name: value * (token is not None) for name, value in aux.items()}
+
+
+def test_a_word_that_looked_nowhere_does_not_count_for_its_class(clip):
+    video, caption, corpus, vocabulary = clip
+    assert caption.split()[0] in ('a', 'the') and sum(word in ('a', 'the') for word in caption.split()) == 2
+    found, positions = show.grounding(Blinks(np.full((16, 49), 1 / 784)), corpus, {}, vocabulary, {video: caption}, 'cpu')
+    assert found['article']['gate'] == 0.5                                                          # of the second article alone
+    assert positions['gate'] == [0.0] + [0.5] * (len(caption.split()) - 1)
+
+
 class Glances(nn.Module):
     """A recogniser that looks where it is told: weights (F, L)"""
 
