@@ -103,10 +103,14 @@ class Convolution(nn.Module):
         super().__init__()
         kernel, padding, self.pool = ALIGN[layer]
         self.conv = nn.Conv3d(C, D, kernel, padding=padding)
+        # DEVIATION: paper convolves a as it is, here a / sqrt(inputs), with weights that start sqrt(inputs) times larger: the same
+        # function, because Adam moves every weight by its rate, so a sum over 7 x 7 x 7 x C of them by that many rates at once,
+        # and more than half of these units died in the first epoch.
+        self.scale = (C * kernel ** 3) ** -0.5
 
     def forward(self, a, mask):
         """a (N, n, Y, X, C) with zeros after each video's end, mask (N, n) -> (N, ceil(n/pool), 4, 4, D)"""
-        x = self.conv(a.permute(0, 4, 1, 2, 3)).relu()              # Eq. 3  (N, D, n, Y, X), channels last in memory
+        x = self.conv(self.scale * a.permute(0, 4, 1, 2, 3)).relu()     # Eq. 3  (N, D, n, Y, X), channels last in memory
         x = x.masked_fill(~mask[:, None, :, None, None], 0.0)       # what lies beyond the end must not win the max
         return F.max_pool3d(x, self.pool, ceil_mode=True).permute(0, 2, 3, 4, 1)    # Eq. 3, f's second half
 
@@ -238,6 +242,9 @@ class Captioner(nn.Module):
                 nn.init.zeros_(parameter)
             elif cfg.init:
                 nn.init.uniform_(parameter, -cfg.init, cfg.init)
+        for module in self.modules():
+            if isinstance(module, Convolution):
+                module.conv.weight.data /= module.scale             # see there
 
     def read(self, batch):
         """-> [(feature (N, n, ...) with zeros after each video's end, mask (N, n))] in cfg.features' order, checked"""

@@ -11,6 +11,7 @@ Several processes or machines: torchrun --nproc-per-node 2 train.py ...
 """
 import argparse
 import dataclasses
+import functools
 import importlib
 import inspect
 import json
@@ -35,7 +36,8 @@ import shapes
 from data import BadInput
 
 MODELS = ('stats', 'astar', 'sta', 'vre', 'c3d')
-OPTIMIZERS = {'adam': torch.optim.Adam, 'adamw': torch.optim.AdamW, 'rmsprop': torch.optim.RMSprop}
+OPTIMIZERS = {'adam': functools.partial(torch.optim.Adam, fused=True), 'rmsprop': torch.optim.RMSprop,   # fused: 8 times faster,
+              'adamw': functools.partial(torch.optim.AdamW, fused=True)}                                # and RMSprop has no such
 
 
 def parse(argv):

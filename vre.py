@@ -55,7 +55,7 @@ class Config:
     step: int = 2                        # whose captions are the output: 1 (default key frame) or 2 (refocused)
     hidden: int = 512                    # H and E, Sec. 4.2
     attn: int = 512                      # A. UNSPECIFIED: size of the attentions; we chose H
-    normalise: bool = True               # UNSPECIFIED: scale of the features; we chose every vector of unit length
+    normalise: bool = True               # UNSPECIFIED: scale of the features; we chose a root mean square of 1/4 in every vector
     dropout: float = 0.5                 # at the end of the LSTM, Sec. 4.2
     sampling: float = 0.25               # scheduled sampling rate, Sec. 4.2
     beta: float = 0.03                   # weight of the refocusing loss in Eq. 22
@@ -100,29 +100,66 @@ def refocus_loss(reward, previous, alpha_key):
     return -rise.abs() * torch.where(rise > 0, alpha_key.log(), rest.log())         # Eq. 21  (B,)
 
 
+class Scaled(nn.Linear):
+    """A linear layer, of x / sqrt(inputs) with weights that start sqrt(inputs) times larger: at first the very same function."""
+    # UNSPECIFIED: how o is kept alive; we chose this for all that reads features or makes o. Adam moves every weight by its rate,
+    # so a sum over many inputs by many rates at once: with plain layers every o is the same vector of +-1 after 50 steps.
+
+    def __init__(self, inputs, outputs, bias=True):
+        super().__init__(inputs, outputs, bias)
+        self.scale = inputs ** -0.5
+        self.weight.data /= self.scale
+
+    def forward(self, x):
+        return super().forward(self.scale * x)
+
+
+class GRU(nn.Module):
+    """torch's nn.GRU but for this: what the frames give to the gates is computed once, however often the video is read."""
+
+    def __init__(self, feat, hidden):
+        super().__init__()
+        self.w_v = Scaled(feat, 3 * hidden)
+        self.w_h = nn.Linear(hidden, 3 * hidden)
+
+    def forward(self, inputs, h):
+        """inputs (N, 3H), w_v of a frame, h (N, H) -> the next h (N, H)"""
+        v_r, v_z, v_n = inputs.chunk(3, 1)
+        h_r, h_z, h_n = self.w_h(h).chunk(3, 1)
+        n = torch.tanh(v_n + torch.sigmoid(v_r + h_r) * h_n)
+        return torch.lerp(n, h, torch.sigmoid(v_z + h_z))                   # z h + (1 - z) n
+
+
 class KBiGRU(nn.Module):
     """Two GRUs, outwards from the key frame."""
 
     def __init__(self, feat, hidden):
         super().__init__()
-        self.left = nn.GRU(feat, hidden, batch_first=True)
-        self.right = nn.GRU(feat, hidden, batch_first=True)
-        self.w_c = nn.Linear(2 * hidden, hidden)
+        self.left, self.right = GRU(feat, hidden), GRU(feat, hidden)
+        self.w_c = Scaled(2 * hidden, hidden)
 
     def forward(self, frames, key, mask=None):
         """frames (N, F, C), key (N,), mask (N, F), true on the real frames, which come first -> h (N, H)"""
         length = torch.full_like(key, frames.shape[1]) if mask is None else mask.sum(1)
-        left = self.outwards(self.left, frames, key, -1, key + 1)           # Eq. 5  (N, H)
-        right = self.outwards(self.right, frames, key, 1, length - key)     # Eq. 6  (N, H)
+        return self.read(self.inputs(frames), key, length)
+
+    def inputs(self, frames):
+        """frames (N, F, C) -> all that does not depend on the key: two of (N, F, 3H)"""
+        return self.left.w_v(frames), self.right.w_v(frames)
+
+    def read(self, inputs, key, length):
+        """inputs of inputs(), key, length (N,) -> h (N, H)"""
+        left = self.outwards(self.left, inputs[0], key, -1, key + 1)        # Eq. 5  (N, H)
+        right = self.outwards(self.right, inputs[1], key, 1, length - key)  # Eq. 6  (N, H)
         return torch.tanh(self.w_c(torch.cat([left, right], 1)))            # Eq. 7  (N, H)
 
-    def outwards(self, gru, frames, key, direction, count):
+    def outwards(self, gru, inputs, key, direction, count):
         """State (N, H) of a GRU after count (N,) frames: key (N,), key + direction, ..."""
-        rows = torch.arange(len(frames), device=frames.device)
-        t = torch.arange(int(count.max()), device=frames.device)
-        index = (key[:, None] + direction * t).clamp(0, frames.shape[1] - 1)    # (N, most steps of any video)
-        h, _ = gru(frames[rows[:, None], index])
-        return h[rows, count - 1]                   # each video's own last step; what was read after it is unused
+        rows, h = torch.arange(len(key), device=key.device), inputs.new_zeros(len(key), inputs.shape[2] // 3)
+        for t in range(int(count.max())):
+            frame = (key + direction * t).clamp(0, inputs.shape[1] - 1)
+            h = torch.where((t < count)[:, None], gru(inputs[rows, frame], h), h)       # a video that has ended stays as it is
+        return h
 
 
 class Refocus(nn.Module):
@@ -131,7 +168,7 @@ class Refocus(nn.Module):
     def __init__(self, feat, hidden, attn):
         super().__init__()
         self.w_o = nn.Linear(hidden, attn, bias=False)
-        self.w_v = nn.Linear(feat, attn, bias=False)
+        self.w_v = Scaled(feat, attn, bias=False)
         # DEVIATION: paper has a bias b_alpha here and b_beta in Attention, here none, because a softmax cancels them.
         self.w_alpha = nn.Linear(attn, 1, bias=False)
 
@@ -142,26 +179,35 @@ class Refocus(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Algorithm 1. With steps = 1 it ends at o1; without refocus it must be told where the key frame is."""
+    """Algorithm 1. With steps = 1 it ends at o1; without refocus it must be told alpha."""
 
     def __init__(self, feat, audio, hidden, attn, steps, refocus):
         super().__init__()
         self.kbigru = KBiGRU(feat, hidden)
-        self.w_a = nn.Linear(hidden + audio, hidden)                        # shared by both steps
-        self.w_m = nn.Linear(2 * hidden, hidden) if steps == 2 else None
+        self.w_a = Scaled(hidden + audio, hidden)                        # shared by both steps
+        self.w_m = Scaled(2 * hidden, hidden) if steps == 2 else None
         self.refocus = Refocus(feat, hidden, attn) if refocus else None
 
-    def forward(self, frames, audio, mask, alpha=None):
+    def watch(self, inputs, audio, mask):
+        """inputs of the KBiGRU -> the middle frame (N,), h1 and o1 (N, H)"""
+        middle = mask.sum(1) // 2
+        h1 = self.kbigru.read(inputs, middle, mask.sum(1))                  # Eq. 4  (N, H)
+        return middle, h1, torch.tanh(self.w_a(torch.cat([h1, audio], 1)))
+
+    def focus(self, frames, audio, mask):
+        """-> alpha (N, F) alone"""
+        return self.refocus(self.watch(self.kbigru.inputs(frames), audio, mask)[2], frames, mask)
+
+    def forward(self, frames, audio, mask, alpha=None, steps=2):
         """frames (N, F, C), audio (N, G), mask (N, F), alpha (N, F) if it is known
         -> o [(N, H) per step], keys [(N,) per step], alpha (N, F) or None"""
-        middle = mask.sum(1) // 2
-        h1 = self.kbigru(frames, middle, mask)                              # Eq. 4  (N, H)
-        o1 = torch.tanh(self.w_a(torch.cat([h1, audio], 1)))
-        if self.w_m is None:
+        inputs = self.kbigru.inputs(frames)                                 # for both steps
+        middle, h1, o1 = self.watch(inputs, audio, mask)
+        if steps == 1:
             return [o1], [middle], None
         alpha = self.refocus(o1, frames, mask) if alpha is None else alpha  # (N, F)
         key = alpha.argmax(1)                                               # Eq. 10, 11  (N,)
-        h2 = self.kbigru(frames, key, mask)                                 # Eq. 4  (N, H)
+        h2 = self.kbigru.read(inputs, key, mask.sum(1))                     # Eq. 4  (N, H)
         o2 = torch.tanh(self.w_m(torch.cat([h1, h2], 1)))                   # o~2
         o2 = torch.tanh(self.w_a(torch.cat([o2, audio], 1)))
         return [o1, o2], [middle, key], alpha
@@ -175,9 +221,9 @@ class Attention(nn.Module):
     def __init__(self, feat, query, attn, out):
         super().__init__()
         self.w_h = nn.Linear(query, attn, bias=False)
-        self.w_v = nn.Linear(feat, attn, bias=False)
+        self.w_v = Scaled(feat, attn, bias=False)
         self.w_beta = nn.Linear(attn, 1, bias=False)
-        self.w_x = nn.Linear(feat, out, bias=False)
+        self.w_x = Scaled(feat, out, bias=False)
         self.once = out <= feat
 
     def prepare(self, v, mask):
@@ -247,10 +293,11 @@ class Captioner(nn.Module):
         self.written.zero_()
 
     def watch(self, batch):
-        """batch of N videos -> [memory of step 1, memory of step 2]"""
+        """batch of N videos -> [memory of step 1, memory of step 2], as far as the variant and the stage have them"""
         grid, mask = batch['feats'][self.seen], batch['mask'][self.seen]
         grid = grid.reshape(*grid.shape[:2], -1, grid.shape[-1])            # (N, F, L, C), L = 1 without a grid
-        grid = nn.functional.normalize(grid, dim=3) if self.cfg.normalise else grid
+        if self.cfg.normalise:                                              # of 1, 1/4 and 1/64, 1/4 learned fastest on MSVD
+            grid = nn.functional.normalize(grid, dim=3) * grid.shape[3] ** 0.5 / 4
         frames = grid.mean(2)                                               # Eq. 2  (N, F, C)
         space = (grid * mask[..., None, None]).sum(1) / mask.sum(1)[:, None, None]      # Eq. 3  (N, L, C)
         audio = frames.new_zeros(len(frames), 0)                            # (N, G), G = 0 where nothing is heard
@@ -270,8 +317,9 @@ class Captioner(nn.Module):
         alpha = None
         if self.frozen is not None:
             with torch.no_grad():
-                alpha = self.frozen(frames, audio, mask)[2]
-        o, keys, alpha = self.encoder(frames, audio, mask, alpha)
+                alpha = self.frozen.focus(frames, audio, mask)
+        steps = 1 if self.cfg.stage == 'warm' else self.steps               # in warm, step 2 is untrained
+        o, keys, alpha = self.encoder(frames, audio, mask, alpha, steps)
         if alpha is not None:
             memory['focus'] = alpha
         one_hot = torch.eye(frames.shape[1], device=frames.device)
@@ -279,8 +327,7 @@ class Captioner(nn.Module):
 
     def encode(self, batch):
         """batch of N videos -> memory, state = (h, c), each (N, H), of the step whose captions are the output"""
-        step = 1 if self.cfg.stage == 'warm' else min(self.cfg.step, self.steps)        # in warm, step 2 is untrained
-        memory = self.watch(batch)[step - 1]
+        memory = self.watch(batch)[:self.cfg.step][-1]
         return memory, self.state(memory)
 
     def state(self, memory):
@@ -302,23 +349,26 @@ class Captioner(nn.Module):
         h = o.sigmoid() * c.tanh()
         return self.out(self.drop(h)), (h, c), aux
 
-    def cross_entropy(self, memory, batch):
-        """memory of N videos, captions (B, T) -> (B,)"""
-        memory = select(memory, batch['rows'])
+    def cross_entropy(self, memories, batch):
+        """memory of N videos for each step, captions (B, T) -> (steps, B), in one pass over steps * B rows"""
+        rows, steps = batch['rows'], len(memories)
+        memory = select(memories[0], rows.repeat(steps))
+        memory |= {name: torch.cat([m[name][rows] for m in memories]) for name in ('o', 'first', 'key') if name in memory}
         # UNSPECIFIED: in which stages scheduled sampling is on; we chose all that have a cross-entropy.
         sampling = self.cfg.sampling if self.training else 0.0
-        return -teacher_force(self, memory, self.state(memory), batch['captions'], sampling)[0].sum(1)
+        logp, _ = teacher_force(self, memory, self.state(memory), batch['captions'].repeat(steps, 1), sampling)
+        return -logp.sum(1).unflatten(0, (steps, -1))
 
     def forward(self, batch, *, epoch=0, reward_fn=None):
         """batch -> loss (), logs.   The objective of cfg.stage (all: of joint); variants of one step have Eq. 17."""
         if self.cfg.stage == 'reward':
             return self.reinforce(batch, reward_fn)
         memory = self.watch(batch)
-        xe1 = self.cross_entropy(memory[0], batch)                          # Eq. 17  (B,)
+        xe1, *xe2 = self.cross_entropy(memory, batch)                       # Eq. 17, 18  (B,)
         logs = {'xe1': xe1.mean().item()}
-        if self.steps == 1 or self.cfg.stage == 'warm':
+        if not xe2:
             return xe1.mean(), logs
-        xe2 = self.cross_entropy(memory[1], batch)                          # Eq. 18  (B,)
+        xe2, = xe2
         logs['xe2'] = xe2.mean().item()
         if self.cfg.stage == 'frozen':
             return (xe2 + xe1).mean(), logs

@@ -11,7 +11,7 @@ import torch
 import vre
 from data import EOS, PAD
 from decode import greedy, select, teacher_force, word_logp
-from vre import Attention, Captioner, Config, Encoder, KBiGRU, PRESETS, Refocus, STAGES, VARIANTS, refocus_loss
+from vre import Attention, Captioner, Config, Encoder, GRU, KBiGRU, PRESETS, Refocus, STAGES, Scaled, VARIANTS, refocus_loss
 
 torch.set_num_threads(1)
 LENGTHS = [5, 3, 1]                                              # frames of the three videos of every batch here
@@ -43,12 +43,17 @@ def make(stage='joint', variant='vre', seed=0, grid=(2, 3), scale=4.0, **fields)
     return model
 
 
+def matrix(layer):
+    """The matrix that a layer multiplies by, whether it is Scaled or not"""
+    return layer.weight * getattr(layer, 'scale', 1.0)
+
+
 def gru_loop(gru, inputs, hidden):
     """inputs: list of (C,) -> last h (H,). The GRU's equations, one video, one frame at a time."""
     h = torch.zeros(hidden, dtype=inputs[0].dtype)
     for v in inputs:
-        ir, iz, inn = (gru.weight_ih_l0 @ v + gru.bias_ih_l0).chunk(3)
-        hr, hz, hn = (gru.weight_hh_l0 @ h + gru.bias_hh_l0).chunk(3)
+        ir, iz, inn = (matrix(gru.w_v) @ v + gru.w_v.bias).chunk(3)
+        hr, hz, hn = (gru.w_h.weight @ h + gru.w_h.bias).chunk(3)
         r, z = torch.sigmoid(ir + hr), torch.sigmoid(iz + hz)
         h = (1 - z) * torch.tanh(inn + r * hn) + z * h
     return h
@@ -58,16 +63,46 @@ def kbigru_loop(module, frames, key, hidden):
     """frames (K, C) of one video, all real"""
     left = gru_loop(module.left, [frames[i] for i in range(key, -1, -1)], hidden)                    # Eq. 5
     right = gru_loop(module.right, [frames[j] for j in range(key, len(frames))], hidden)             # Eq. 6
-    return torch.tanh(module.w_c.weight @ torch.cat([left, right]) + module.w_c.bias)                # Eq. 7
+    return torch.tanh(matrix(module.w_c) @ torch.cat([left, right]) + module.w_c.bias)                # Eq. 7
 
 
 def attend_loop(w_query, w_v, w_out, query, v):
     """v (K, C) -> weights (K,): Eq. 8-9 and 14-15 for one query"""
-    scores = torch.stack([(w_out.weight @ torch.tanh((w_query.weight @ query) * (w_v.weight @ v_i)))[0] for v_i in v])
+    scores = torch.stack([(w_out.weight @ torch.tanh((w_query.weight @ query) * (matrix(w_v) @ v_i)))[0] for v_i in v])
     return scores.exp() / scores.exp().sum()
 
 
 # -------------------------------------------------------------------------------------------------------------- encoder
+
+def test_a_scaled_layer_starts_as_a_linear_one_and_learns_less_at_a_step():
+    torch.manual_seed(0)
+    plain = torch.nn.Linear(400, 7)
+    torch.manual_seed(0)
+    scaled, x = Scaled(400, 7), torch.rand(5, 400)
+    assert torch.allclose(plain(x), scaled(x), atol=1e-6)
+    moved = {}
+    for layer in (plain, scaled):
+        before = layer(x).detach()
+        layer.bias.requires_grad_(False)
+        optimizer = torch.optim.Adam(layer.parameters(), lr=1e-3)
+        layer(x).sum().backward()
+        optimizer.step()
+        moved[layer] = (layer(x) - before).abs()
+    assert torch.allclose(moved[plain], 1e-3 * x.sum(1, keepdim=True).expand(5, 7), rtol=1e-3)      # a rate for every input
+    assert torch.allclose(moved[scaled] * 20, moved[plain], rtol=1e-3)                              # 20 = sqrt(400) times less
+
+
+def test_the_gru_is_torchs():
+    torch.manual_seed(0)
+    ours, torchs, frames = GRU(4, 5), torch.nn.GRU(4, 5, batch_first=True), torch.randn(3, 6, 4)
+    with torch.no_grad():
+        torchs.weight_ih_l0.copy_(matrix(ours.w_v)), torchs.bias_ih_l0.copy_(ours.w_v.bias)
+        torchs.weight_hh_l0.copy_(ours.w_h.weight), torchs.bias_hh_l0.copy_(ours.w_h.bias)
+    h = torch.zeros(3, 5)
+    for t in range(6):
+        h = ours(ours.w_v(frames[:, t]), h)
+        assert torch.allclose(h, torchs(frames)[0][:, t], atol=1e-6)
+
 
 @pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
 def test_kbigru_equals_a_plain_loop_for_every_key(dtype):
@@ -106,7 +141,7 @@ def test_temporal_and_spatial_features_are_the_means_of_the_grid(grid):
 def algorithm_1(encoder, frames, audio, hidden=6):
     """frames (K, C), audio (G,) of one video, line by line -> o1, o2, alpha, key"""
     def layer(linear, *parts):
-        return torch.tanh(linear.weight @ torch.cat(parts) + linear.bias)
+        return torch.tanh(matrix(linear) @ torch.cat(parts) + linear.bias)
     h1 = kbigru_loop(encoder.kbigru, frames, len(frames) // 2, hidden)
     o1 = layer(encoder.w_a, h1, audio)
     refocus = encoder.refocus
@@ -215,7 +250,7 @@ def test_attention_equals_a_plain_loop(out):
         plain = attend_loop(module.w_h, module.w_v, module.w_beta, query[n], v[n, :length])
         assert torch.allclose(alpha[n, :length], plain) and (alpha[n, length:] == 0).all()
         z = sum(plain[i] * v[n, i] for i in range(length))                                           # Eq. 16
-        assert torch.allclose(attended[n], module.w_x.weight @ z)
+        assert torch.allclose(attended[n], matrix(module.w_x) @ z)
 
 
 @pytest.mark.parametrize('step', [1, 2])
@@ -227,8 +262,8 @@ def test_algorithm_2_with_an_ordinary_lstm(variant, step):
     audio = torch.stack([(a - a.mean()) / max(1.0, a.std(unbiased=False).item()) for a in audio])
     has_audio, has_space, has_o = variant in ('kbigru+vs+va', 'vre'), variant != 'kbigru', variant != 'vf+vs'
     cell = torch.nn.LSTMCell(4 + 4 * has_space + 3 * has_audio + H, H).double()
-    lstm, columns = model.lstm.weight, [model.attend_frames.w_x.weight]
-    columns += [model.attend_space.w_x.weight] if has_space else []
+    lstm, columns = model.lstm.weight, [matrix(model.attend_frames.w_x)]
+    columns += [matrix(model.attend_space.w_x)] if has_space else []
     cell.weight_ih.data, cell.weight_hh.data = torch.cat(columns + [lstm[:, :-H]], 1), lstm[:, -H:]
     cell.bias_ih.data, cell.bias_hh.data = model.lstm.bias, torch.zeros(4 * H).double()
     memory, state = model.encode(batch)
@@ -290,7 +325,7 @@ def test_step_1_and_step_2_give_different_words_and_warm_speaks_with_step_1():
 def test_the_joint_loss_by_hand():
     """Eq. 22 for captions whose reward rose, fell, stayed, and two that are seen for the first time."""
     model, batch, nan = make(beta=0.5), make_batch(), float('nan')
-    xe = [model.cross_entropy(memory, batch) for memory in model.watch(batch)]
+    xe = [model.cross_entropy([memory], batch)[0] for memory in model.watch(batch)]
     reward, alpha = -(xe[1] - xe[0]), model.watch(batch)[1]['focus'].max(1).values[batch['rows']]
     model.previous_reward[batch['caption_ids']] = reward.detach() + torch.tensor([-2.0, nan, 1.0, 0.0, nan])
     loss, logs = model(batch)
@@ -314,7 +349,7 @@ def test_the_reward_of_the_epoch_before_is_kept_per_caption():
     assert model.previous_reward.isnan().all()
     first = model(batch)[1]
     assert first['refocus'] == 0                                 # first sight
-    xe = [model.cross_entropy(memory, batch).detach() for memory in model.watch(batch)]
+    xe = [model.cross_entropy([memory], batch)[0].detach() for memory in model.watch(batch)]
     expected = torch.full((8,), float('nan')).double()
     for i, caption in enumerate([7, 0, 3, 2, 5]):
         expected[caption] = xe[0][i] - xe[1][i]
@@ -525,11 +560,11 @@ def test_a_batch_equals_its_videos_one_by_one(variant):
     assert model(batch)[0].item() == pytest.approx(total / 5)
 
 
-def test_normalised_features_have_unit_length_and_any_scale_is_the_same():
+def test_normalised_features_have_a_mean_square_of_a_sixteenth_and_any_scale_is_the_same():
     batch, model = make_batch(), make(normalise=True).eval()
     loss = model(batch)[0]
     feats = batch['feats']['clip']
-    by_hand = torch.where(feats == 0, 0, feats / feats.square().sum(-1, keepdim=True).sqrt().clamp(min=1e-30))
+    by_hand = torch.where(feats == 0, 0, feats / feats.square().mean(-1, keepdim=True).sqrt().clamp(min=1e-30) / 4)
     plain = make().eval()({**batch, 'feats': {**batch['feats'], 'clip': by_hand}})[0]
     assert torch.allclose(loss, plain)
     assert torch.allclose(loss, model({**batch, 'feats': {**batch['feats'], 'clip': 50 * feats}})[0])
