@@ -40,9 +40,9 @@ OPTIMIZERS = {'adam': functools.partial(torch.optim.Adam, fused=True), 'rmsprop'
               'adamw': functools.partial(torch.optim.AdamW, fused=True)}                                # and RMSprop has no such
 
 
-def parse(argv):
+def parse(argv, strict=True):
     """-> args (the run), cfg (the paper's Config), the paper's module. A flag wins over the dataset's preset, a preset over the
-    paper's default."""
+    paper's default. Not strict: unknown flags may be those of another paper."""
     parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0], add_help=False, allow_abbrev=False)
     run = parser.add_argument_group('the run')
     add = run.add_argument
@@ -80,7 +80,7 @@ def parse(argv):
     if known.help:
         parser.print_help()
         sys.exit()
-    args = parser.parse_args(argv)
+    args = parser.parse_args(argv) if strict else parser.parse_known_args(argv)[0]
     given = {name[4:]: value for name, value in vars(args).items() if name.startswith('cfg_') and value is not None}
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     task = given.get('task', getattr(paper.Config, 'task', ''))
@@ -268,7 +268,7 @@ def say(rank, text):
 
 
 def main(argv):
-    args, cfg, paper = parse(argv)
+    args, cfg, paper = parse(argv, strict='--resume' not in argv)       # a resumed run knows its paper: see below
     rank, world = int(os.environ.get('RANK', 0)), int(os.environ.get('WORLD_SIZE', 1))
     if world > 1:                                           # started by torchrun
         if args.device.startswith('cuda'):

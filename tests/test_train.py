@@ -118,6 +118,15 @@ def test_an_interrupted_run_resumes_to_the_same_numbers(runs, root, tmp_path, mo
     same(weights(tmp_path / 'run' / 'last.pt'), weights(runs[model] / 'last.pt'))
 
 
+def test_a_resumed_run_knows_its_paper_and_takes_its_flags(runs, tmp_path, no_report, capsys):
+    out = shutil.copytree(runs['vre'], tmp_path / 'run')
+    train.main(['--resume', '--out', str(out), '--reward-epochs', '2'])
+    assert [e['stage'] for e in log(out) if 'stage' in e] == ['warm', 'joint', 'joint', 'frozen', 'reward', 'reward']
+    with pytest.raises(SystemExit):
+        train.main(['--resume', '--out', str(out), '--visual', '5'])                # of another paper
+    assert 'unrecognized arguments: --visual 5' in capsys.readouterr().err
+
+
 def test_a_seed_gives_the_same_result_twice_and_another_does_not(runs, root, tmp_path, no_report):
     train.main(flags('stats', root, tmp_path / 'a'))
     same(weights(tmp_path / 'a' / 'last.pt'), weights(runs['stats'] / 'last.pt'))
