@@ -55,7 +55,7 @@ class Config:
     step: int = 2                        # whose captions are the output: 1 (default key frame) or 2 (refocused)
     hidden: int = 512                    # H and E, Sec. 4.2
     attn: int = 512                      # A. UNSPECIFIED: size of the attentions; we chose H
-    normalise: bool = True               # UNSPECIFIED: scale of the features; we chose a root mean square of 1/4 in every vector
+    normalise: bool = True               # UNSPECIFIED: scale of the features; we chose a mean of 0 and a deviation of 1/4 in every vector
     dropout: float = 0.5                 # at the end of the LSTM, Sec. 4.2
     sampling: float = 0.25               # scheduled sampling rate, Sec. 4.2
     beta: float = 0.03                   # weight of the refocusing loss in Eq. 22
@@ -102,8 +102,8 @@ def refocus_loss(reward, previous, alpha_key):
 
 class Scaled(nn.Linear):
     """A linear layer, of x / sqrt(inputs) with weights that start sqrt(inputs) times larger: at first the very same function."""
-    # UNSPECIFIED: how o is kept alive; we chose this for all that reads features or makes o. Adam moves every weight by its rate,
-    # so a sum over many inputs by many rates at once: with plain layers every o is the same vector of +-1 after 50 steps.
+    # UNSPECIFIED: how o is kept alive; we chose this for all that leads to o and the key. Adam moves every weight by its rate, so
+    # a sum over many inputs by many rates at once: with plain layers every o is the same vector of +-1 after 50 steps.
 
     def __init__(self, inputs, outputs, bias=True):
         super().__init__(inputs, outputs, bias)
@@ -221,9 +221,9 @@ class Attention(nn.Module):
     def __init__(self, feat, query, attn, out):
         super().__init__()
         self.w_h = nn.Linear(query, attn, bias=False)
-        self.w_v = Scaled(feat, attn, bias=False)
+        self.w_v = nn.Linear(feat, attn, bias=False)
         self.w_beta = nn.Linear(attn, 1, bias=False)
-        self.w_x = Scaled(feat, out, bias=False)
+        self.w_x = nn.Linear(feat, out, bias=False)
         self.once = out <= feat
 
     def prepare(self, v, mask):
@@ -296,8 +296,8 @@ class Captioner(nn.Module):
         """batch of N videos -> [memory of step 1, memory of step 2], as far as the variant and the stage have them"""
         grid, mask = batch['feats'][self.seen], batch['mask'][self.seen]
         grid = grid.reshape(*grid.shape[:2], -1, grid.shape[-1])            # (N, F, L, C), L = 1 without a grid
-        if self.cfg.normalise:                                              # of 1, 1/4 and 1/64, 1/4 learned fastest on MSVD
-            grid = nn.functional.normalize(grid, dim=3) * grid.shape[3] ** 0.5 / 4
+        if self.cfg.normalise:                                              # uncentred, they say what all videos share first
+            grid = nn.functional.layer_norm(grid, grid.shape[3:]) / 4
         frames = grid.mean(2)                                               # Eq. 2  (N, F, C)
         space = (grid * mask[..., None, None]).sum(1) / mask.sum(1)[:, None, None]      # Eq. 3  (N, L, C)
         audio = frames.new_zeros(len(frames), 0)                            # (N, G), G = 0 where nothing is heard
