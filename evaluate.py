@@ -512,7 +512,8 @@ def draw_glimpse(model, checkpoint, args):
     right = corpus.labels[video][0]                     # of two labels the first
     print(f'{video}: looking for a glimpse that tells {corpus.classes[right]}', flush=True)
     torch.manual_seed(0)
-    seen = sta.glimpse(model, data.to(batches.collate([(video, [])]), args.device), right)
+    bar = functools.partial(tqdm, desc='glimpse', leave=False)
+    seen = sta.glimpse(model, data.to(batches.collate([(video, [])]), args.device), right, progress=bar)
     learned, random, last = (corpus.classes[c] for c in seen['predicted'])
     print(f'{video}: {corpus.classes[right]}, taken for {learned}; looking at random: {random}; at step {seen["steps"]}: '
           f'{last} ({corpus.classes[right]} has a probability of {seen["probability"]:.3f})')

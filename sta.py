@@ -199,10 +199,10 @@ class Recogniser(nn.Module):
 
 
 @torch.enable_grad()
-def glimpse(model, batch, label, steps=500, rate=0.01):
+def glimpse(model, batch, label, steps=500, rate=0.01, progress=iter):
     """Figure 2.8: a Recogniser, a batch of one clip, the number of its right class -> dict: the attention maps (F, L)
     learned, random and found (at the first right prediction, or after `steps`), predicted (the class under each of the
-    three), steps (taken), probability (of label, at the end).
+    three), steps (taken), probability (of label, at the end). progress: may wrap the steps, to show a bar.
 
     Only the location softmax' weights move, so only where the model looks; and they move in a copy of the model."""
     if model.cfg.variant != 'soft':
@@ -214,7 +214,7 @@ def glimpse(model, batch, label, steps=500, rate=0.01):
     weight = model.location.weight
     weight.uniform_(weight.min().item(), weight.max().item()).requires_grad_()
     optimizer = torch.optim.Adam([weight], lr=rate)
-    for step in range(steps + 1):
+    for step in progress(range(steps + 1)):
         probability, aux = model.predict(batch)
         if step == 0:
             found['random'] = aux['space'][0].detach()

@@ -36,8 +36,8 @@ import shapes
 from data import BadInput
 
 MODELS = ('stats', 'astar', 'sta', 'vre', 'c3d')
-OPTIMIZERS = {'adam': functools.partial(torch.optim.Adam, fused=True), 'rmsprop': torch.optim.RMSprop,   # fused: 8 times faster,
-              'adamw': functools.partial(torch.optim.AdamW, fused=True)}                                # and RMSprop has no such
+OPTIMIZERS = {'adam': functools.partial(torch.optim.Adam, fused=True),       # fused: 8 times faster on a CPU
+              'adamw': torch.optim.AdamW, 'rmsprop': torch.optim.RMSprop}
 
 
 def parse(argv, strict=True):
