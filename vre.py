@@ -55,7 +55,7 @@ class Config:
     step: int = 2                        # whose captions are the output: 1 (default key frame) or 2 (refocused)
     hidden: int = 512                    # H and E, Sec. 4.2
     attn: int = 512                      # A. UNSPECIFIED: size of the attentions; we chose H
-    normalise: bool = True               # UNSPECIFIED: scale of the features; we chose a mean of 0 and a deviation of 1/4 in every vector
+    normalise: bool = True               # UNSPECIFIED: scale of the features; we chose mean 0 and deviation 1/4 in every vector
     dropout: float = 0.5                 # at the end of the LSTM, Sec. 4.2
     sampling: float = 0.25               # scheduled sampling rate, Sec. 4.2
     beta: float = 0.03                   # weight of the refocusing loss in Eq. 22
