@@ -103,9 +103,9 @@ class Convolution(nn.Module):
         super().__init__()
         kernel, padding, self.pool = ALIGN[layer]
         self.conv = nn.Conv3d(C, D, kernel, padding=padding)
-        # DEVIATION: paper convolves a as it is, here a / sqrt(inputs), with weights that start sqrt(inputs) times larger (the same
-        # function), because Adam moves every weight by its rate, so a sum over 7 x 7 x 7 x C of them by that many at once, and
-        # half of these units died.
+        # DEVIATION: paper convolves a as it is, here a / sqrt(inputs), with weights that start sqrt(inputs) times larger (the
+        # same function), because Adam moves every weight by its rate, so a sum over 7 x 7 x 7 x C of them by that many at
+        # once, and half of these units died.
         self.scale = (C * kernel ** 3) ** -0.5
 
     def forward(self, a, mask):
