@@ -107,6 +107,7 @@ class Convolution(nn.Module):
         # same function), because Adam moves every weight by its rate, so a sum over 7 x 7 x 7 x C of them by that many at
         # once, and half of these units died.
         self.scale = (C * kernel ** 3) ** -0.5
+        self.conv.weight.data /= self.scale
 
     def forward(self, a, mask):
         """a (N, n, Y, X, C) with zeros after each video's end, mask (N, n) -> (N, ceil(n/pool), 4, 4, D)"""
@@ -243,8 +244,8 @@ class Captioner(nn.Module):
             elif cfg.init:
                 nn.init.uniform_(parameter, -cfg.init, cfg.init)
         for module in self.modules():
-            if isinstance(module, Convolution):
-                module.conv.weight.data /= module.scale             # see there
+            if cfg.init and isinstance(module, Convolution):        # drawn anew
+                module.conv.weight.data /= module.scale
 
     def read(self, batch):
         """-> [(feature (N, n, ...) with zeros after each video's end, mask (N, n))] in cfg.features' order, checked"""

@@ -310,6 +310,9 @@ def main(argv):
         stages = stages[stages.index(checkpoint['config']['stage']):]
     elif stages[0] != every[0]:                             # one stage by itself needs the one before
         previous = evaluate.load_checkpoint(out / f'best-{every[every.index(stages[0]) - 1]}.pt')['state_dict']
+    for stage in stages[:-1]:
+        if getattr(cfg, f'{stage}_epochs') < 1:
+            raise BadInput(f'--{stage}-epochs 0: the stage after it starts from its best model, so it needs an epoch at least')
     for stage in stages:
         epochs = getattr(cfg, f'{stage}_epochs' if stage else 'epochs')
         if stage:

@@ -37,7 +37,7 @@ from decode import greedy, sample, select, teacher_force
 
 # UNSPECIFIED: whether frozen has fresh weights, its loss, and when the rewards come; we chose fresh ones, Eq. 17 + 18, and last.
 STAGES = ('warm', 'joint', 'frozen', 'reward')               # Sec. 4.2
-# UNSPECIFIED: how long the rows of one step are trained; we chose the same stages and epochs, on Eq. 17, one model throughout.
+# UNSPECIFIED: how table 1's one-step rows are trained; we chose the same stages, on Eq. 17 and rewards, one model throughout.
 VARIANTS = ('vf+vs', 'kbigru', 'kbigru+vs+va', 'vre')        # table 1; only the last has a second step
 
 
@@ -55,7 +55,7 @@ class Config:
     step: int = 2                        # whose captions are the output: 1 (default key frame) or 2 (refocused)
     hidden: int = 512                    # H and E, Sec. 4.2
     attn: int = 512                      # A. UNSPECIFIED: size of the attentions; we chose H
-    normalise: bool = True               # UNSPECIFIED: scale of the features; we chose mean 0 and deviation 1/4 in every vector
+    normalise: bool = True               # every region's feature to mean 0 and deviation 1/4: see watch()
     dropout: float = 0.5                 # at the end of the LSTM, Sec. 4.2
     sampling: float = 0.25               # scheduled sampling rate, Sec. 4.2
     beta: float = 0.03                   # weight of the refocusing loss in Eq. 22
@@ -91,7 +91,7 @@ def refocus_loss(reward, previous, alpha_key):
     """reward, previous (B,) of this epoch and the one before (NaN: none yet), alpha_key (B,) -> loss (B,), finite.
 
     The gradient reaches alpha_key alone. Give it a softmax in float64: where the logits lie 17 apart or more, 1 - alpha
-    is 0 in float32; in float64 from 36 on. There, the gradient makes do with the type's smallest step in its place."""
+    is 0 in float32; in float64 from 37 on. There, the gradient makes do with the type's smallest step in its place."""
     rise = torch.where(previous.isnan(), 0.0, reward - previous).detach()
     rest = 1 - alpha_key
     rest = rest + (rest.clamp(min=torch.finfo(rest.dtype).eps) - rest).detach()     # clamps the value, not the gradient
@@ -102,8 +102,9 @@ def refocus_loss(reward, previous, alpha_key):
 
 class Scaled(nn.Linear):
     """A linear layer, of x / sqrt(inputs) with weights that start sqrt(inputs) times larger: at first the very same function."""
-    # UNSPECIFIED: how o is kept alive; we chose this for all that leads to o and the key. Adam moves every weight by its rate, so
-    # a sum over many inputs by many rates at once: with plain layers every o is the same vector of +-1 after 50 steps.
+    # DEVIATION: paper has plain layers, here these wherever features are read for o or the key, and in w_c, w_a, w_m, because
+    # Adam moves every weight by its rate, so a sum over many inputs by many rates at once: every o was the same vector of
+    # +-1 after 50 steps.
 
     def __init__(self, inputs, outputs, bias=True):
         super().__init__(inputs, outputs, bias)
@@ -115,7 +116,7 @@ class Scaled(nn.Linear):
 
 
 class GRU(nn.Module):
-    """torch's nn.GRU but for this: what the frames give to the gates is computed once, however often the video is read."""
+    """torch's nn.GRUCell, but what a frame gives to the gates (w_v) is computed once, however often the video is read."""
 
     def __init__(self, feat, hidden):
         super().__init__()
@@ -190,6 +191,7 @@ class Encoder(nn.Module):
 
     def watch(self, inputs, audio, mask):
         """inputs of the KBiGRU -> the middle frame (N,), h1 and o1 (N, H)"""
+        # UNSPECIFIED: o of table 1's rows without audio; we chose w_a all the same, of h1 alone.
         middle = mask.sum(1) // 2
         h1 = self.kbigru.read(inputs, middle, mask.sum(1))                  # Eq. 4  (N, H)
         return middle, h1, torch.tanh(self.w_a(torch.cat([h1, audio], 1)))
@@ -296,7 +298,9 @@ class Captioner(nn.Module):
         """batch of N videos -> [memory of step 1, memory of step 2], as far as the variant and the stage have them"""
         grid, mask = batch['feats'][self.seen], batch['mask'][self.seen]
         grid = grid.reshape(*grid.shape[:2], -1, grid.shape[-1])            # (N, F, L, C), L = 1 without a grid
-        if self.cfg.normalise:                                              # uncentred, they say what all videos share first
+        if self.cfg.normalise:
+            # DEVIATION: paper has the raw features, here centred ones of deviation 1/4, because what all videos have in common is
+            # most of a raw one, and is learned first: after an epoch on MSVD 100 videos had 12 captions.
             grid = nn.functional.layer_norm(grid, grid.shape[3:]) / 4
         frames = grid.mean(2)                                               # Eq. 2  (N, F, C)
         space = (grid * mask[..., None, None]).sum(1) / mask.sum(1)[:, None, None]      # Eq. 3  (N, L, C)
@@ -392,8 +396,9 @@ class Captioner(nn.Module):
 
     def reinforce(self, batch, reward_fn):
         """Self-critical: a sample for each caption of the batch, against its video's greedy caption."""
-        # UNSPECIFIED: which step speaks, whether cross-entropy stays, what "for the decoder" spares, and how the two rewards are
-        # weighed; we chose the output's step, no, nothing but the frozen part, and a plain sum (CIDEr-D 0..10, ROUGE-L 0..1).
+        # UNSPECIFIED: the baseline, which step speaks, whether cross-entropy stays, what "for the decoder" spares, and how the
+        # rewards are weighed; we chose the greedy caption's, the output's step, no, nothing but the frozen part, and a plain sum
+        # (CIDEr-D 0..10, ROUGE-L 0..1).
         training, rows = self.training, batch['rows']
         self.eval()
         with torch.no_grad():

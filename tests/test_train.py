@@ -134,6 +134,11 @@ def test_a_seed_gives_the_same_result_twice_and_another_does_not(runs, root, tmp
     assert numbers(tmp_path / 'b')[0]['loss'] != numbers(runs['stats'])[0]['loss']
 
 
+def test_a_stage_that_others_start_from_needs_an_epoch(root, tmp_path, no_report):
+    with pytest.raises(BadInput, match='--frozen-epochs 0: the stage after it starts from its best model'):
+        train.main(flags('vre', root, tmp_path / 'run', '--frozen-epochs', '0'))
+
+
 def test_the_stages_of_vre_follow_one_another(runs):
     assert [e['stage'] for e in log(runs['vre'])[1:]] == ['warm', 'joint', 'joint', 'frozen', 'reward']
     joint, frozen = weights(runs['vre'] / 'best-joint.pt'), weights(runs['vre'] / 'best-frozen.pt')
