@@ -102,16 +102,16 @@ class Convolution(nn.Module):
     def __init__(self, layer, C, D):
         super().__init__()
         kernel, padding, self.pool = ALIGN[layer]
-        self.conv = nn.Conv3d(C, D, kernel, padding=padding)
-        # DEVIATION: paper convolves a as it is, here a / sqrt(inputs), with weights that start sqrt(inputs) times larger (the
-        # same function), because Adam moves every weight by its rate, so a sum over 7 x 7 x 7 x C of them by that many at
-        # once, and half of these units died.
+        self.wide = nn.Conv3d(C, D, kernel, padding=padding)
+        # DEVIATION: paper convolves a as it is, here (and in mlp) a / sqrt(inputs), with weights that start sqrt(inputs) times
+        # larger (the same function), because Adam moves every weight by its rate, so a sum over 7 x 7 x 7 x C of them by
+        # that many at once, and half of these units died.
         self.scale = (C * kernel ** 3) ** -0.5
-        self.conv.weight.data /= self.scale
+        self.wide.weight.data /= self.scale
 
     def forward(self, a, mask):
         """a (N, n, Y, X, C) with zeros after each video's end, mask (N, n) -> (N, ceil(n/pool), 4, 4, D)"""
-        x = self.conv(self.scale * a.permute(0, 4, 1, 2, 3)).relu()     # Eq. 3  (N, D, n, Y, X), channels last in memory
+        x = self.wide(self.scale * a.permute(0, 4, 1, 2, 3)).relu()     # Eq. 3  (N, D, n, Y, X), channels last in memory
         x = x.masked_fill(~mask[:, None, :, None, None], 0.0)       # what lies beyond the end must not win the max
         return F.max_pool3d(x, self.pool, ceil_mode=True).permute(0, 2, 3, 4, 1)    # Eq. 3, f's second half
 
@@ -125,13 +125,16 @@ class Vectorised(nn.Module):
         # DEVIATION: paper a perceptron from the whole map to the whole of pool5's, here one with a bottleneck, because
         # pool2 alone would need 802,816 x 8,192 = 6.6 billion weights; and one for each 16 frames, because a whole map's
         # size changes with the video's length.
-        self.mlp = nn.Sequential(nn.Linear(self.pool * math.prod(shape), bottleneck), nn.ReLU(),
-                                 nn.Linear(bottleneck, ROWS * ROWS * D))
+        inputs = self.pool * math.prod(shape)
+        self.wide, self.out = nn.Linear(inputs, bottleneck), nn.Linear(bottleneck, ROWS * ROWS * D)
+        self.scale = inputs ** -0.5
+        self.wide.weight.data /= self.scale
 
     def forward(self, a, mask):
         """a (N, n, Y, X, C) with zeros after each video's end -> (N, ceil(n/pool), 4, 4, D)"""
         a = F.pad(a.flatten(2), (0, 0, 0, -a.shape[1] % self.pool))                     # whole groups of 16 frames
-        return self.mlp(a.unflatten(1, (-1, self.pool)).flatten(2)).unflatten(2, (ROWS, ROWS, -1))
+        a = self.wide(self.scale * a.unflatten(1, (-1, self.pool)).flatten(2))          # (N, ceil(n/pool), bottleneck)
+        return self.out(a.relu()).unflatten(2, (ROWS, ROWS, -1))
 
 
 def read_windows(a, mask, fields, reduce):
@@ -244,8 +247,8 @@ class Captioner(nn.Module):
             elif cfg.init:
                 nn.init.uniform_(parameter, -cfg.init, cfg.init)
         for module in self.modules():
-            if cfg.init and isinstance(module, Convolution):        # drawn anew
-                module.conv.weight.data /= module.scale
+            if cfg.init and isinstance(module, (Convolution, Vectorised)):      # drawn anew
+                module.wide.weight.data /= module.scale
 
     def read(self, batch):
         """-> [(feature (N, n, ...) with zeros after each video's end, mask (N, n))] in cfg.features' order, checked"""

@@ -142,7 +142,7 @@ def test_features_follow_the_variant():
 
 
 def test_first_weights_are_as_stated():
-    for variant in ('soft', 'resnet'):
+    for variant in ('soft', 'mlp', 'resnet'):
         model = make_model(variant, init=0.01)
         for name, parameter in model.named_parameters():
             if 'weight_hh' in name:
@@ -151,7 +151,7 @@ def test_first_weights_are_as_stated():
             elif 'bias' in name:
                 assert not parameter.any()
             else:
-                inputs = parameter[0].numel() if name.startswith('align.') else 1       # those are divided by sqrt(inputs) where used
+                inputs = parameter[0].numel() if '.wide.' in name else 1                # those are divided by sqrt(inputs) where used
                 assert 0.005 < parameter.abs().max() / math.sqrt(inputs) <= 0.010001
     for name, parameter in make_model('soft', init=0.0).align['pool2'].named_parameters():          # torch's own: by the inputs
         bound = 0.0 if 'bias' in name else 1.0
@@ -256,7 +256,7 @@ def test_alignment_equals_a_loop_over_equation_3():
     torch.manual_seed(0)
     align = Convolution('pool4', 2, 3).double()
     a, mask = torch.rand(1, 3, 7, 7, 2).double(), torch.ones(1, 3, dtype=torch.bool)
-    weight, bias = (align.conv.weight / math.sqrt(2 * 3 ** 3)).tolist(), align.conv.bias.tolist()
+    weight, bias = (align.wide.weight / math.sqrt(2 * 3 ** 3)).tolist(), align.wide.bias.tolist()
     kernel, padding, pool = ALIGN['pool4']
 
     def f(t, y, x, k):                                                                      # ReLU of the convolution
@@ -312,7 +312,8 @@ def test_the_perceptron_reads_16_frames_at_a_time():
     a = torch.randn(1, 9, 2, 3, 4)                          # 33 frames: four steps, four and one
     out = model(a, None)
     assert out.shape == (1, 3, 4, 4, 5)
-    last = model.mlp(torch.cat([a[0, 8].flatten(), torch.zeros(3 * 24)])).view(4, 4, 5)
+    hidden = model.wide(torch.cat([a[0, 8].flatten(), torch.zeros(3 * 24)]) / math.sqrt(96)).relu()
+    last = model.out(hidden).view(4, 4, 5)
     assert torch.allclose(out[0, 2], last, atol=1e-6) and torch.allclose(out[:, 1:2], model(a[:, 4:8], None), atol=1e-6)
 
 
