@@ -299,8 +299,9 @@ def main(argv):
             raise BadInput(f'cannot make the folder {out}: {error}') from None
         write_log(out, {'args': vars(args), 'config': dataclasses.asdict(cfg), 'git': git_hash(), 'processes': world,
                         'threads': torch.get_num_threads(), 'python': sys.version.split()[0], 'torch': torch.__version__})
-    shown = ', '.join(f'{name} ({" x ".join(map(str, cfg.feats[name]))} a frame{", one region" * (len(cfg.feats[name]) == 1)})'
-                      for name in cfg.features)
+    size = {name: ' x '.join(map(str, cfg.feats[name])) for name in cfg.features}
+    alone = ', one region' * (len(cfg.feats[cfg.features[0]]) == 1)      # the first is what is seen
+    shown = ', '.join(f'{name} ({size[name]} a frame{alone if name == cfg.features[0] else ""})' for name in cfg.features)
     say(rank, f'{args.model} on {data.count(train)}; {cfg.captions:,} captions, {cfg.vocab:,} words; {data.count(val)}; '
               f'features {shown}; run {out}')
 

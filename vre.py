@@ -35,7 +35,8 @@ import torch.nn as nn
 from data import BadInput
 from decode import greedy, sample, select, teacher_force
 
-# UNSPECIFIED: whether frozen has fresh weights, its loss, and when the rewards come; we chose fresh ones, Eq. 17 + 18, and last.
+# UNSPECIFIED: whether frozen has fresh weights, its loss, when the rewards come, and whether a stage goes on from the last or the
+# best model of the one before; we chose fresh ones, Eq. 17 + 18, last, and the best.
 STAGES = ('warm', 'joint', 'frozen', 'reward')               # Sec. 4.2
 # UNSPECIFIED: how table 1's one-step rows are trained; we chose the same stages, on Eq. 17 and rewards, one model throughout.
 VARIANTS = ('vf+vs', 'kbigru', 'kbigru+vs+va', 'vre')        # table 1; only the last has a second step
@@ -60,7 +61,7 @@ class Config:
     sampling: float = 0.25               # scheduled sampling rate, Sec. 4.2
     beta: float = 0.03                   # weight of the refocusing loss in Eq. 22
     warm_epochs: int = 5                 # Sec. 4.2
-    # UNSPECIFIED: epochs of the other stages, optimizer, clipping, batch and beam; we chose these.
+    # UNSPECIFIED: epochs of the other stages, rate of the last, optimizer, clipping, batch and beam; we chose these.
     joint_epochs: int = 15               # epochs of stage joint
     frozen_epochs: int = 15              # epochs of stage frozen
     reward_epochs: int = 5               # epochs of stage reward
@@ -92,6 +93,7 @@ def refocus_loss(reward, previous, alpha_key):
 
     The gradient reaches alpha_key alone. Give it a softmax in float64: where the logits lie 17 apart or more, 1 - alpha
     is 0 in float32; in float64 from 37 on. There, the gradient makes do with the type's smallest step in its place."""
+    # UNSPECIFIED: the loss of a caption that is seen for the first time; we chose none.
     rise = torch.where(previous.isnan(), 0.0, reward - previous).detach()
     rest = 1 - alpha_key
     rest = rest + (rest.clamp(min=torch.finfo(rest.dtype).eps) - rest).detach()     # clamps the value, not the gradient
@@ -358,7 +360,8 @@ class Captioner(nn.Module):
         rows, steps = batch['rows'], len(memories)
         memory = select(memories[0], rows.repeat(steps))
         memory |= {name: torch.cat([m[name][rows] for m in memories]) for name in ('o', 'first', 'key') if name in memory}
-        # UNSPECIFIED: in which stages scheduled sampling is on; we chose all that have a cross-entropy.
+        # UNSPECIFIED: in which stages scheduled sampling is on, and what it reads; we chose all that have a cross-entropy, and a
+        # draw from the model.
         sampling = self.cfg.sampling if self.training else 0.0
         logp, _ = teacher_force(self, memory, self.state(memory), batch['captions'].repeat(steps, 1), sampling)
         return -logp.sum(1).unflatten(0, (steps, -1))
@@ -379,6 +382,7 @@ class Captioner(nn.Module):
         # UNSPECIFIED: whether R is measured without dropout and sampling; we chose the training losses as they are.
         reward = -(xe2 - xe1).detach()                                      # Eq. 20  (B,)
         previous = self.remember(batch['caption_ids'], reward)              # (B,)
+        # UNSPECIFIED: whether the loss of alpha trains what o1 is made of, too; we chose yes: no gradient is stopped.
         alpha_key = (memory[1]['focus'] * memory[1]['key']).sum(1)[batch['rows']]       # (B,)
         refocus = refocus_loss(reward, previous, alpha_key).to(xe1.dtype)
         loss = (xe2 + xe1 + self.cfg.beta * refocus).mean()                 # Eq. 22

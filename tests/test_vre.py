@@ -14,7 +14,7 @@ from decode import greedy, select, teacher_force, word_logp
 from vre import Attention, Captioner, Config, Encoder, GRU, KBiGRU, PRESETS, Refocus, STAGES, Scaled, VARIANTS, refocus_loss
 
 torch.set_num_threads(1)
-LENGTHS = [5, 3, 1]                                              # frames of the three videos of every batch here
+LENGTHS = [5, 4, 1]                                              # frames of the three videos of every batch here
 
 
 def make_batch(seed=0, grid=(2, 3)):
@@ -160,7 +160,7 @@ def test_algorithm_1_line_by_line():
         batch = make_batch(seed)
         frames, mask, audio = batch['feats']['clip'].mean((2, 3)), batch['mask']['clip'], batch['feats']['audio'][:, 0]
         (o1, o2), (default, key), alpha = encoder(frames, audio, mask)
-        assert default.tolist() == [2, 1, 0]                     # K // 2 of each video's own K
+        assert default.tolist() == [2, 2, 0]                     # K // 2 of each video's own K
         for n, length in enumerate(LENGTHS):
             plain = algorithm_1(encoder, frames[n, :length], audio[n])
             for mine, other in zip((o1[n], o2[n], alpha[n, :length]), plain):
@@ -300,7 +300,7 @@ def test_aux_tells_the_refocusing_distribution_and_the_key_of_the_step():
         memory, state = select(model.encode(batch), batch['rows'])
         _, aux = teacher_force(model, memory, state, batch['captions'])
         focus, key = aux['focus'][:, 0], aux['key'][:, 0].argmax(1)
-        assert torch.equal(key, torch.tensor([2, 2, 1, 0, 0]) if step == 1 else focus.argmax(1))
+        assert torch.equal(key, torch.tensor([2, 2, 2, 0, 0]) if step == 1 else focus.argmax(1))
         assert torch.allclose(focus.sum(1), torch.ones(5).double())
         assert aux['key'].sum() == (batch['captions'] != PAD).sum()                 # one key at every word
 
@@ -348,7 +348,7 @@ def test_the_reward_of_the_epoch_before_is_kept_per_caption():
     shuffled = {**batch, **{name: batch[name][order] for name in ('captions', 'rows', 'caption_ids')}}
     assert model.previous_reward.isnan().all()
     first = model(batch)[1]
-    assert first['refocus'] == 0                                 # first sight
+    assert first['refocus'] == 0 and not model.previous_reward.requires_grad     # first sight; no graph is kept
     xe = [model.cross_entropy([memory], batch)[0].detach() for memory in model.watch(batch)]
     expected = torch.full((8,), float('nan')).double()
     for i, caption in enumerate([7, 0, 3, 2, 5]):
@@ -366,8 +366,10 @@ def test_the_reward_of_the_epoch_before_is_kept_per_caption():
 
 
 def test_scheduled_sampling_reads_the_models_own_words_in_training_alone():
-    batch, plain, own = make_batch(), make('warm'), make('warm', sampling=1.0)
-    assert plain(batch)[0] != own(batch)[0] and plain.eval()(batch)[0] == own.eval()(batch)[0]
+    batch = make_batch()
+    for stage in ('warm', 'joint', 'frozen'):
+        plain, own = make(stage), make(stage, sampling=1.0)
+        assert plain(batch)[0] != own(batch)[0] and plain.eval()(batch)[0] == own.eval()(batch)[0]
 
 
 def test_validation_neither_reads_nor_writes_the_rewards():
@@ -433,6 +435,10 @@ def test_the_stages_follow_one_another():
     fresh = make('frozen', seed=2).state_dict()
     for name, value in frozen.state_dict().items():              # all but the frozen part is as a new model has it
         assert name.startswith('frozen.') or torch.equal(value, fresh[name]) or value.isnan().all()
+    for variant in VARIANTS[:3]:                                 # of one step: one model throughout
+        before, after = make('joint', variant), make('frozen', variant, seed=1)
+        after.start(before.state_dict())
+        assert all(torch.equal(x, y) for x, y in zip(before.parameters(), after.parameters()))
     for seed in range(4):                                        # its key frames are the joint model's, on any clip
         batch = make_batch(seed)
         assert torch.equal(frozen.watch(batch)[1]['key'], joint.watch(batch)[1]['key'])
@@ -576,6 +582,11 @@ def test_audio_counts_where_the_variant_hears_it_and_may_be_left_out():
     for variant in VARIANTS:
         model = make(variant=variant).eval()
         assert torch.equal(model(batch)[0], model(other)[0]) == (variant in ('vf+vs', 'kbigru'))
+    longer = {**batch, 'feats': {**batch['feats'], 'audio': batch['feats']['audio'].repeat(1, 3, 1)},
+              'mask': {**batch['mask'], 'audio': torch.tensor([[True, True, False]] * 3)}}
+    longer['feats']['audio'][:, 2] = 7                           # padding has no say in the mean
+    model = make().eval()
+    assert torch.allclose(model(batch)[0], model(longer)[0])
     cfg = Config(vocab=9, feats={'clip': [2, 3, 4]}, captions=8, features=('clip',), hidden=6, attn=5)
     deaf = Captioner(cfg).double()
     del batch['feats']['audio'], batch['mask']['audio']
