@@ -17,6 +17,7 @@ A batch is a dict:
 
 Letters: N videos, B captions, F frames, T words, V vocabulary, C captions per video.
 """
+import argparse
 import csv
 import io
 import json
@@ -349,40 +350,67 @@ def count(corpus):
 
 # ------------------------------------------------------------------------------------------------------------- features
 
+def record(path):
+    """A .json file that lies beside features -> dict"""
+    try:
+        found = json.loads(path.read_text())
+    except ValueError as error:
+        raise BadInput(f'{path}: not JSON ({error})') from None
+    if not isinstance(found, dict):
+        raise BadInput(f'{path}: expected an object with "ids", found a {type(found).__name__}')
+    return found
+
+
+class NoFeatures(BadInput):
+    """There are no features of that name."""
+
+
 class Features:
     """One kind of features: FOLDER/NAME.npy with NAME.json (`ids`, one per row, and optional `scale`), FOLDER/NAME/<id>.npy, or
-    FOLDER/NAME.h5 keyed by id. features[id] -> float32 (F, D), (F, L, D) or (F, Y, X, D); a vector (D,) is one frame."""
+    FOLDER/NAME.h5 keyed by id. features[id] -> float32 (F, D), (F, L, D) or (F, Y, X, D); a vector (D,) is one frame.
+    `info`: what is recorded of how they were made (extract.py), {} if nothing is."""
 
     def __init__(self, folder, name):
         folder = Path(folder)
-        self.name, self.scale = name, None
+        self.name, self.scale, self.info = name, None, {}
         if (folder / f'{name}.npy').is_file() and (folder / f'{name}.json').is_file():
             self.path = folder / f'{name}.npy'
-            self.info = json.loads((folder / f'{name}.json').read_text())
-            self.array = np.load(self.path, mmap_mode='r')
-            self.rows = {video: row for row, video in enumerate(self.info['ids'])}
-            self.scale = self.info.get('scale')
-            if len(self.rows) != len(self.array):
-                raise BadInput(f'{self.path}: {len(self.array)} rows, but {name}.json beside it lists {len(self.rows)} ids')
+            info = record(folder / f'{name}.json')
+            self.array = self.open(np.load, self.path, mmap_mode='r')
+            ids, self.scale = info.pop('ids', None), info.pop('scale', None)
+            if not isinstance(ids, list) or len(set(map(str, ids))) != len(self.array):
+                raise BadInput(f'{self.path}: {len(self.array)} rows, so {name}.json beside it needs "ids": so many names')
+            if self.scale is not None and not (isinstance(self.scale, list) and len(self.scale) == len(ids)
+                                               and all(isinstance(x, (int, float)) for x in self.scale)):
+                raise BadInput(f'{folder / name}.json: "scale" is a list of {len(ids)} numbers, one per row, or absent')
+            self.rows, self.info = {video: row for row, video in enumerate(ids)}, info
         elif (folder / name).is_dir():
             self.path = folder / name
             self.rows = {path.stem: path for path in sorted(self.path.glob('*.npy'))}
+            self.info = record(self.path / 'info.json') if (self.path / 'info.json').is_file() else {}
         elif (folder / f'{name}.h5').is_file():
-            import h5py                                     # only for those who have such files
+            try:
+                import h5py                                 # only for those who have such files
+            except ImportError:
+                raise BadInput(f'{folder / name}.h5: reading it needs a package more: pip install h5py') from None
             self.path = folder / f'{name}.h5'
-            self.array = h5py.File(self.path, 'r')
+            self.array = self.open(h5py.File, self.path, mode='r')
             self.rows = {video: video for video in self.array}
         else:
             there = sorted({path.stem for path in folder.glob('*') if path.suffix in ('.npy', '.h5') or path.is_dir()})
-            raise BadInput(f'no features {name!r}: looked for {name}.npy with {name}.json, {name}/<id>.npy and {name}.h5 '
-                           f'in {folder}; there: {", ".join(there) or "nothing"}. Choose with --features.')
+            raise NoFeatures(f'no features {name!r}: looked for {name}.npy with {name}.json, {name}/<id>.npy and {name}.h5 '
+                             f'in {folder}; there: {", ".join(there) or "nothing"}. Choose with --features')
+
+    def open(self, function, path, **options):
+        try:
+            return function(path, **options)
+        except (EOFError, OSError, ValueError) as error:
+            raise BadInput(f'{path}: cannot be read, cut off or not of this format ({error}): make it again') from None
 
     def raw(self, video):
         """The numbers as they lie on disk, without reading them yet where the format allows it."""
-        if video not in self.rows:
-            raise BadInput(f'video {video!r} has no features in {self.path}')
         row = self.rows[video]
-        return np.load(row, mmap_mode='r') if isinstance(row, Path) else self.array[row]
+        return self.open(np.load, row, mmap_mode='r') if isinstance(row, Path) else self.array[row]
 
     def __getitem__(self, video):
         value = np.asarray(self.raw(video), dtype=np.float32)
@@ -393,6 +421,10 @@ class Features:
 
 def check(features, ids):
     """Every video has features of one size, all finite -> shape of one frame's feature, most frames of any video."""
+    missing = [video for video in ids if video not in features.rows]
+    if missing:
+        raise BadInput(f'{features.path}: {len(missing)} of {len(ids)} videos have no features, such as '
+                       f'{", ".join(map(repr, missing[:5]))}: extract them too, or take them out of the captions')
     shape, most = None, 0
     for video in ids:
         value = features.raw(video)
@@ -479,6 +511,13 @@ class Batches:
         if corpus.categories:
             batch['category'] = torch.tensor([corpus.category[video] for video in ids])
         return batch
+
+
+def device(name):
+    """A --device that works here: for argparse"""
+    if torch.device(name).type == 'cuda' and not torch.cuda.is_available():
+        raise argparse.ArgumentTypeError(f'{name}: torch finds no GPU here; --device cpu does without')
+    return name
 
 
 def to(batch, device):

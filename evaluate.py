@@ -418,7 +418,12 @@ def open_features(root, dataset, names, ids):
             features[name] = shapes.Videos()
             sizes[name], frames = shapes.Videos.shape, shapes.Videos.frames
         else:
-            features[name] = data.Features(Path(root) / dataset / 'features', name)
+            try:
+                features[name] = data.Features(Path(root) / dataset / 'features', name)
+            except data.NoFeatures as error:
+                import extract
+                how = '' if dataset.startswith('shapes') else f', or make them: {extract.how_to_make(name, dataset, root)}'
+                raise BadInput(f'{error}{how}') from None
             sizes[name], frames = data.check(features[name], ids)
         most = max(most, frames)
     return features, sizes, most
@@ -540,26 +545,41 @@ def check_flags(args, models, checkpoints):
             raise BadInput(f'{other} learned other words than {path}: an ensemble needs one dataset and one vocabulary')
 
 
-def describe_files(models, checkpoint, names, args):
-    """Videos of the user's own: features by the encoder and sampling that are recorded beside those of training."""
+def describe_files(models, checkpoints, names, args):
+    """Videos of the user's own: features by the encoder and sampling that the run recorded of those it learned from."""
     import extract
     import show
-    if not checkpoint['vocab']:
+    first, cfg = checkpoints[0], models[0].cfg
+    if not first['vocab']:
         raise BadInput(f'{args.runs[0]} recognises actions and writes no captions')
-    vocabulary, cfg = data.Vocabulary(checkpoint['vocab']), models[0].cfg
+    vocabulary = data.Vocabulary(first['vocab'])
     model = models[0] if len(models) == 1 else decode.Ensemble(models)
-    infos = {name: extract.recorded(Path(args.root) / checkpoint['dataset'] / 'features', name) for name in names}
+    infos = {name: info for checkpoint in checkpoints for name, info in checkpoint['encoders'].items()}
+    beside = Path(args.root) / first['dataset'] / 'features'
+    infos |= {name: extract.recorded(beside, name) for name in names if not infos[name]}
+    for name in names:
+        extract.current(name, infos[name])              # what no clip could get is told once
+        if not infos[name]:
+            print(f'features {name!r} do not tell what made them: taken for those of the encoder {name}, as extract.py has it')
+    bad = []
     for path in args.video:
         video = Path(path).stem
-        found = extract.features_of_video(path, names, infos, args.device)
+        try:
+            found = extract.features_of_video(path, names, infos, args.device)
+            frames = extract.frames_seen(path, names[0], infos[names[0]])
+        except BadInput as error:                       # the others may be well
+            print(f'error: {error}', file=sys.stderr)
+            bad.append(path)
+            continue
         corpus, features = data.Corpus('', '', {video: []}), {name: {video: found[name]} for name in names}
         batches = data.Batches(corpus, features, videos=1)
         caption = describe(model, batches, vocabulary, cfg.max_len, args.beam or cfg.beam, args.device)
         print(f'{path}: {caption[video]}')
-        frames = extract.read_frames(path, f'uniform{len(found[names[0]])}')
         runs = [(title(run, one), one, vocabulary, features) for run, one in zip(args.runs, models)]
         picture = output(args.runs[0], video, '.png')
         print(f'picture     {show.draw_video(runs, corpus, video, picture, args.device, args.beam, frames)}')
+    if bad:
+        sys.exit(f'{len(bad)} of {len(args.video)} videos got no caption')
 
 
 def compare(models, checkpoints, args):
@@ -631,7 +651,8 @@ def main(argv):
     add('--glimpse', metavar='VIDEO', help='sta: look elsewhere until the class of a clip is right (auto: the first wrong one)')
     add('--video', action='append', metavar='FILE', help='caption and draw your own video; may be repeated')
     parser.add_argument('--root', default='data', help='folder that holds the dataset (default: data)')
-    parser.add_argument('--device', default='cuda' if torch.cuda.is_available() else 'cpu', help='(default: %(default)s)')
+    parser.add_argument('--device', type=data.device, default='cuda' if torch.cuda.is_available() else 'cpu',
+                        help='(default: %(default)s)')
     args = parser.parse_args(argv)
     import show                                         # here, so that rewards and metrics do without it
     if args.show is not None and args.show < 1:
@@ -656,7 +677,7 @@ def main(argv):
         return draw_glimpse(models[0], first, args)
     names = list(dict.fromkeys(name for model in models for name in model.cfg.features))
     if args.video:
-        return describe_files(models, first, names, args)
+        return describe_files(models, checkpoints, names, args)
     corpus, features = open_split(first, args.root, args.split, names)
     vocabulary = data.Vocabulary(first['vocab']) if first['vocab'] else None
     model = models[0] if len(models) == 1 else decode.Ensemble(models)

@@ -31,6 +31,7 @@ from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 import c3d
+import data
 import shapes
 from data import BadInput
 
@@ -56,6 +57,7 @@ ENCODERS = {            # name: (sampling that its paper has, torchvision's netw
 OWN = {'clip': shapes.WEIGHTS, 'narrow': shapes.C3D_WEIGHTS}        # networks that this project trained
 RECORDED = {'shapes.ClipCNN': 'clip', 'shapes.C3D': 'narrow', 'shapes.audio': 'audio'}      # what shapes.prepare() calls them
 UNPUBLISHED = {'googlenet': dict(init_weights=False, transform_input=True), 'frcnn': dict(weights_backbone=None)}
+INSTEAD = {'i3d_rgb': 's3d', 'i3d': 's3d', 'vggish': 'logmel'}      # what a paper has, and which encoder here comes nearest
 RECOGNITION = {'ucf11', 'hmdb51', 'hollywood2'}    # datasets of STA's chapter 2
 VIDEOS = '.3gp .avi .flv .gif .m4v .mkv .mov .mp4 .mpeg .mpg .mts .ogv .ts .vob .webm .wmv'.split()
 BOXES, MOST = 10, 4096                              # boxes per frame; frames that fit into memory
@@ -302,24 +304,51 @@ def recorded(folder, name):
     """features folder of a dataset, kind of features -> what is recorded of it, without the list of ids ({} if nothing is)"""
     for path in (Path(folder) / f'{name}.json', Path(folder) / name / 'info.json'):
         if path.is_file():
-            return {key: value for key, value in json.loads(path.read_text()).items() if key not in ('ids', 'scale')}
+            return {key: value for key, value in data.record(path).items() if key not in ('ids', 'scale')}
     return {}
 
 
+def encoder_of(name, info):
+    """A name as --features has it -> encoder, part: the encoder that is recorded, else the one of that name"""
+    encoder = info.get('encoder', 'c3d' if name.startswith('c3d_') else name)
+    return RECORDED.get(encoder, encoder), info.get('part', name[4:] if encoder == 'c3d' else '')
+
+
+def how_to_make(name, dataset, root):
+    """-> str: the command that makes features of that name, or the like"""
+    encoder, _ = encoder_of(name, {})
+    encoder = INSTEAD.get(name, encoder if encoder in ENCODERS else 'NAME')
+    like = f' (the nearest to {name} that there is; then --features {encoder})' if name in INSTEAD else ''
+    weights = ' --weights FILE' if encoder == 'c3d' else ''
+    return f'python extract.py --dataset {dataset} --root {root} --videos DIR --encoder {encoder}{weights}{like}'
+
+
+def current(name, info):
+    """A kind of features, and what is recorded of it -> encoder, part, its settings, if it can still be used as it was"""
+    encoder, part = encoder_of(name, info)
+    if encoder not in ENCODERS:
+        raise BadInput(f'features {name!r} do not tell what made them, so a clip cannot get the like: put "encoder" (one of '
+                       f'{", ".join(ENCODERS)}), "weights" and "sampling" into {name}.json or {name}/info.json')
+    now = settings(encoder, info.get('weights', 'default'), info.get('sampling'))
+    if info.get('sha256', now.get('sha256')) != now.get('sha256'):
+        raise BadInput(f'{now["weights"]}: not the file any more that made the features {name!r}')
+    return encoder, part, now
+
+
+def frames_seen(path, name, info):
+    """-> uint8 (F, h, w, 3), for pictures: the frames that the encoder takes, cropped where it crops them"""
+    encoder, _, now = current(name, info)
+    cropped = ENCODERS[encoder][1] and encoder != 'frcnn'
+    small = lambda frame: frame[::max(len(frame) // 200, 1), ::max(len(frame) // 200, 1)]
+    return read_frames(path, now['sampling'], functools.partial(picture, encoder) if cropped else small)
+
+
 def features_of_video(path, names, infos=None, device='cpu'):
-    """names: kinds of features; infos: name -> what recorded() says of it; without that, a name is an encoder with its defaults
+    """names: kinds of features; infos: name -> what is recorded of it; without that, a name is an encoder with its defaults
     -> {name: float32 (F, ...)}, rounded to half precision as the features on disk are"""
     done, found = {}, {}
     for name in names:
-        info = (infos or {}).get(name) or {}
-        encoder = info.get('encoder', name if name in ENCODERS or not name.startswith('c3d_') else 'c3d')
-        encoder, part = RECORDED.get(encoder, encoder), info.get('part', name[4:] if encoder == 'c3d' else '')
-        if encoder not in ENCODERS:
-            raise BadInput(f'features {name!r} do not tell what made them, so a clip cannot get the like: put "encoder" (one of '
-                           f'{", ".join(ENCODERS)}), "weights" and "sampling" into {name}.json or {name}/info.json')
-        now = settings(encoder, info.get('weights', 'default'), info.get('sampling'))
-        if info.get('sha256', now.get('sha256')) != now.get('sha256'):
-            raise BadInput(f'{now["weights"]}: not the file any more that made the features {name!r}')
+        encoder, part, now = current(name, (infos or {}).get(name, {}))
         key = tuple(now[field] for field in ('encoder', 'weights', 'sampling'))
         if key not in done:
             x = read(path, encoder, now['sampling'])            # before the network, which takes longer to make
@@ -352,7 +381,7 @@ def claim(folder, info):
     """Records in the folder how its features are made. Refuses one whose features were made in another way."""
     path = folder / 'info.json'
     if path.is_file():
-        there = json.loads(path.read_text())
+        there = data.record(path)
         if there != info:
             different = ', '.join(f'{key} {there.get(key)!r} there, {info.get(key)!r} now'
                                   for key in sorted(there.keys() | info.keys()) if there.get(key) != info.get(key))
@@ -360,8 +389,11 @@ def claim(folder, info):
     elif any(folder.glob('*.npy')):
         raise BadInput(f'{folder} holds features, but no info.json that tells how they were made: choose another --name')
     else:
-        folder.mkdir(parents=True, exist_ok=True)
-        write(path, lambda file: file.write(json.dumps(info, indent=1).encode()))
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write(path, lambda file: file.write(json.dumps(info, indent=1).encode()))
+        except OSError as error:
+            raise BadInput(f'cannot write {path}: {error}; choose another --root') from None
 
 
 def write(path, put):
@@ -410,7 +442,7 @@ def extract(videos, folder, info, name, workers=0, device='cpu', rank=0, world=1
 def main(argv):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add('--dataset', required=True, help='features go to ROOT/DATASET/features')
+    add('--dataset', required=True, choices=sorted(data.READERS), help='features go to ROOT/DATASET/features')
     add('--videos', required=True, metavar='DIR', help='folder of clips, with folders in it or not')
     add('--encoder', required=True, choices=ENCODERS, help=', '.join(ENCODERS), metavar='NAME')
     add('--root', default='data', help='(default: data)')
@@ -418,8 +450,10 @@ def main(argv):
     add('--sampling', metavar='RULE', help="(default: that of the encoder's paper)")
     add('--name', help='name of the features (default: that of the encoder)')
     add('--workers', type=int, default=2, metavar='N', help='processes that decode (default: 2)')
-    add('--device', default='cuda' if torch.cuda.is_available() else 'cpu', help='(default: %(default)s)')
+    add('--device', type=data.device, default='cuda' if torch.cuda.is_available() else 'cpu', help='(default: %(default)s)')
     args = parser.parse_args(argv)
+    if args.workers < 0:
+        raise BadInput(f'--workers {args.workers}: 0 decodes in this process, 2 in two others')
     rank, world = int(os.environ.get('RANK', 0)), int(os.environ.get('WORLD_SIZE', 1))
     device = f'cuda:{os.environ["LOCAL_RANK"]}' if args.device == 'cuda' and world > 1 else args.device
     folder, mapping = Path(args.root) / args.dataset, Path(args.root) / args.dataset / 'youtube_mapping.txt'

@@ -676,7 +676,7 @@ def video_batch(ids):
 
 class Videos:
     """Like data.Features, but each clip is rendered when it is asked for: videos[id] -> (16, 112, 112, 3), 0 to 255"""
-    shape, frames = [SIDE, SIDE, 3], STEPS
+    shape, frames, info = [SIDE, SIDE, 3], STEPS, {}
 
     def __getitem__(self, id):
         return render(scene(id)).astype(np.float32)

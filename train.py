@@ -59,7 +59,7 @@ def parse(argv, strict=True):
     add('--patience', type=int, default=5, metavar='N', help='stop after N epochs without a better validation (default: 5)')
     add('--metric', help='what "better" means (default: CIDEr; recognition: accuracy, or mAP with several labels a clip)')
     add('--word2vec', metavar='FILE', help="start the words' embedding from these vectors (Google's .bin, or text)")
-    add('--device', default='cuda' if torch.cuda.is_available() else 'cpu', help='(default: %(default)s)')
+    add('--device', type=data.device, default='cuda' if torch.cuda.is_available() else 'cpu', help='(default: %(default)s)')
     add('--amp', action='store_true', help='bfloat16 on a GPU')
     known, _ = parser.parse_known_args(argv)
     paper = importlib.import_module(known.model)
@@ -182,7 +182,8 @@ def train_stage(args, cfg, paper, out, epochs, dataset, train, val, features, vo
         optimizer.load_state_dict(checkpoint['optimizer'])
         progress = {name: checkpoint[name] for name in progress}
     constant = dict(model=args.model, dataset=dataset, scheme=args.split_scheme, fold=args.fold, limit=args.limit,
-                    argv=args.argv, config=dataclasses.asdict(cfg), vocab=vocabulary.words if vocabulary else None)
+                    argv=args.argv, encoders={name: one.info for name, one in features.items()}, config=dataclasses.asdict(cfg),
+                    vocab=vocabulary.words if vocabulary else None)
     batches = data.Batches(train, features, vocabulary, cfg.videos_per_batch, cfg.captions_per_video, cfg.max_len, args.seed,
                            rank, world)
     options = {}

@@ -1,7 +1,9 @@
 """Vocabulary, features and batches on files that the tests write."""
 import json
+import sys
 import zipfile
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -149,8 +151,8 @@ def test_bad_features_are_told_by_name(tmp_path, array, message):
 
 def test_missing_and_unequal_features_are_told_by_name(tmp_path):
     features = Features(packed(tmp_path, 'x', np.zeros((2, 3, 4), np.float16)), 'x')
-    with pytest.raises(BadInput, match="video 'v7' has no features in .*x.npy"):
-        data.check(features, ['v0', 'v7'])
+    with pytest.raises(BadInput, match="x.npy: 2 of 3 videos have no features, such as 'v7', 'v8': extract"):
+        data.check(features, ['v0', 'v7', 'v8'])
     with pytest.raises(BadInput, match='looked for y.npy with y.json.*there: x'):
         Features(tmp_path, 'y')
     (tmp_path / 'z').mkdir()
@@ -158,6 +160,40 @@ def test_missing_and_unequal_features_are_told_by_name(tmp_path):
     np.save(tmp_path / 'z' / 'v1.npy', np.zeros((2, 4)))
     with pytest.raises(BadInput, match=r"'v1' has \(4,\) per frame, where 'v0' has \(3,\)"):
         data.check(Features(tmp_path, 'z'), ['v0', 'v1'])
+
+
+@pytest.mark.parametrize('file, content, message', [
+    ('x.npy', b'', 'x.npy: cannot be read'), ('x.npy', b'\x93NUMPY', 'x.npy: cannot be read'), ('x.npy', b'text', 'x.npy: cannot be read'),
+    ('x.json', b'{', 'x.json: not JSON'), ('x.json', b'[]', 'x.json: expected an object'), ('x.json', b'{}', '2 rows, so x.json.* needs "ids"'),
+    ('x.json', b'{"ids": ["a", "a"]}', '2 rows, so x.json.* needs "ids"'),
+    ('x.json', b'{"ids": ["v0", "v1"], "scale": [1]}', '"scale" is a list of 2 numbers'),
+    ('x.json', b'{"ids": ["v0", "v1"], "scale": 3}', '"scale" is a list of 2 numbers'),
+    ('x.json', b'{"ids": ["v0", "v1"], "scale": [null, 1]}', '"scale" is a list of 2 numbers')])
+def test_broken_feature_files_are_told_by_name(tmp_path, file, content, message):
+    folder = packed(tmp_path, 'x', np.zeros((2, 3, 4), np.float16))
+    (folder / file).write_bytes(content)
+    with pytest.raises(BadInput, match=message):
+        Features(folder, 'x')
+
+
+def test_a_feature_file_that_is_cut_off_is_told_by_name(tmp_path):
+    (tmp_path / 'x').mkdir()
+    np.save(tmp_path / 'x' / 'v0.npy', np.zeros((20, 30)))
+    whole = (tmp_path / 'x' / 'v0.npy').read_bytes()
+    (tmp_path / 'x' / 'v0.npy').write_bytes(whole[:-8])
+    with pytest.raises(BadInput, match='v0.npy: cannot be read, cut off'):
+        data.check(Features(tmp_path, 'x'), ['v0'])
+
+
+def test_features_in_hdf5_are_read_by_id(tmp_path, monkeypatch):
+    (tmp_path / 'x.h5').write_bytes(b'')
+    monkeypatch.setitem(sys.modules, 'h5py', None)              # as where it is not installed
+    with pytest.raises(BadInput, match='pip install h5py'):
+        Features(tmp_path, 'x')
+    stored = {'v0': np.ones((2, 3), np.float16), 'v1': np.zeros((4, 3), np.float16)}
+    monkeypatch.setitem(sys.modules, 'h5py', SimpleNamespace(File=lambda path, mode: stored))
+    features = Features(tmp_path, 'x')
+    assert data.check(features, ['v0', 'v1']) == ([3], 4) and np.array_equal(features['v0'], np.ones((2, 3)))
 
 
 def write_msvd(root, **splits):

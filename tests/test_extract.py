@@ -283,23 +283,23 @@ def test_features_that_nobody_recorded_are_refused(folder):
 # ------------------------------------------------------------------------------------------------------- a whole dataset
 
 def run(folder, root, *more):
-    return extract.main(['--dataset', 'mine', '--videos', str(folder), '--root', str(root), '--workers', '0', *more])
+    return extract.main(['--dataset', 'folder', '--videos', str(folder), '--root', str(root), '--workers', '0', *more])
 
 
 def test_a_folder_of_clips_becomes_features_and_bad_files_are_listed(folder, tmp_path, capsys):
     assert run(folder, tmp_path, '--encoder', 'clip') == 0
     told = capsys.readouterr()
     assert '3 of 4 clips' in told.out and 'broken.avi' in told.err and 'captions.csv' not in told.err
-    features = data.Features(tmp_path / 'mine' / 'features', 'clip')
+    features = data.Features(tmp_path / 'folder' / 'features', 'clip')
     assert sorted(features.rows) == ['a', 'b', 'c'] and features.raw('a').dtype == np.float16
-    info = extract.recorded(tmp_path / 'mine' / 'features', 'clip')
+    info = extract.recorded(tmp_path / 'folder' / 'features', 'clip')
     again = extract.features_of_video(folder / 'inner' / 'c.mkv', ['clip'], {'clip': info})
     np.testing.assert_array_equal(features['c'], again['clip'])
     assert (info['encoder'], info['sampling']) == ('clip', 'uniform16')
 
 
 def test_extraction_goes_on_where_it_stopped_and_leaves_no_half_files(folder, tmp_path, monkeypatch):
-    place, real = tmp_path / 'mine' / 'features' / 'clip', np.save
+    place, real = tmp_path / 'folder' / 'features' / 'clip', np.save
 
     def stop_at_second(file, value):
         if len(list(place.glob('*.npy'))) == 1:
@@ -324,15 +324,15 @@ def test_other_settings_do_not_mix_into_a_folder(folder, tmp_path):
     with pytest.raises(BadInput, match="sampling 'uniform16' there, 'uniform4' now"):
         run(folder, tmp_path, '--encoder', 'clip', '--sampling', 'uniform4')
     assert run(folder, tmp_path, '--encoder', 'clip', '--sampling', 'uniform4', '--name', 'clip4') == 0
-    assert data.Features(tmp_path / 'mine' / 'features', 'clip4')['a'].shape == (4, 7, 7, 64)
-    (tmp_path / 'mine' / 'features' / 'clip' / 'info.json').unlink()
+    assert data.Features(tmp_path / 'folder' / 'features', 'clip4')['a'].shape == (4, 7, 7, 64)
+    (tmp_path / 'folder' / 'features' / 'clip' / 'info.json').unlink()
     with pytest.raises(BadInput, match='no info.json'):
         run(folder, tmp_path, '--encoder', 'clip')
 
 
 def test_c3d_fills_five_folders(folder, tmp_path, small_c3d):
     run(folder, tmp_path, '--encoder', 'c3d', '--weights', str(small_c3d))
-    place = tmp_path / 'mine' / 'features'
+    place = tmp_path / 'folder' / 'features'
     assert sorted(path.name for path in place.iterdir()) == ['c3d_fc7', 'c3d_pool2', 'c3d_pool3', 'c3d_pool4', 'c3d_pool5']
     info = extract.recorded(place, 'c3d_fc7')
     assert info['part'] == 'fc7' and info['weights'] == str(small_c3d.resolve()) and info['sampling'] == '2fps'
@@ -372,6 +372,50 @@ def test_recognition_datasets_are_sampled_as_their_paper_says(folder, tmp_path, 
 
 def test_the_command_line_tells_errors_without_a_trace(tmp_path):
     (tmp_path / 'notes.txt').write_text('no clips here')
-    command = [sys.executable, str(Path(extract.__file__)), '--dataset', 'mine', '--videos', str(tmp_path), '--encoder', 'clip']
+    command = [sys.executable, str(Path(extract.__file__)), '--dataset', 'folder', '--videos', str(tmp_path), '--encoder', 'clip']
     result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=os.environ | {'OMP_NUM_THREADS': '1'})
     assert result.returncode == 1 and 'no video in it' in result.stderr and 'Traceback' not in result.stderr
+
+
+@pytest.mark.parametrize('more, message', [
+    (['--workers', '-1'], 'workers -1'), (['--root', '/dev/null'], 'cannot write /dev/null'), (['--dataset', 'foldr'], 'invalid choice'),
+    (['--device', 'cuda'], 'no GPU')])
+def test_flags_that_cannot_be_are_told(folder, tmp_path, more, message, capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)
+    with pytest.raises((BadInput, SystemExit)) as told:
+        run(folder, tmp_path, '--encoder', 'clip', *more)
+    assert message in str(told.value) + capsys.readouterr().err
+
+
+@pytest.mark.parametrize('name, said', [
+    ('resnet101', '--encoder resnet101'), ('c3d_pool2', '--encoder c3d --weights FILE'), ('mine', '--encoder NAME'),
+    ('i3d_rgb', '--encoder s3d (the nearest to i3d_rgb that there is; then --features s3d)')])
+def test_the_command_that_makes_missing_features_is_told(name, said):
+    assert extract.how_to_make(name, 'msvd', 'data') == f'python extract.py --dataset msvd --root data --videos DIR {said}'
+
+
+def test_pictures_show_the_frames_that_the_encoder_took(folder):
+    frames = extract.frames_seen(folder / 'a.avi', 'mine', {'encoder': 'clip', 'sampling': 'sta26'})
+    assert frames.shape == (26, 48, 64, 3) and grey(frames[:3]) == [0, 10, 19] and not frames[3:].any()
+    frames = extract.frames_seen(folder / 'a.avi', 'mine', {'encoder': 'vgg16', 'weights': 'none', 'sampling': 'uniform2'})
+    assert frames.shape == (2, 224, 224, 3)                     # cropped as the network sees them
+
+
+def test_a_run_knows_its_encoder_wherever_the_features_are(folder, tmp_path, monkeypatch, capsys):
+    """Features by other settings than the encoder's own; the clip is described with these, without --root, beside a bad file."""
+    import evaluate
+    import train
+    lines = [f'{name},a clip named {name},{split}' for name, split in (('a.avi', 'train'), ('b.mp4', 'val'), ('c.mkv', 'test'))]
+    (tmp_path / 'folder').mkdir()
+    (tmp_path / 'folder' / 'captions.csv').write_text('\n'.join(['file,caption,split', *lines]))
+    run(folder, tmp_path, '--encoder', 'clip', '--sampling', 'uniform5', '--name', 'mine')
+    out, taken, took = tmp_path / 'run', [], extract.read_frames
+    train.main(['--dataset', 'folder', '--root', str(tmp_path), '--features', 'mine', '--out', str(out), '--epochs', '1', '--hidden', '8'])
+    monkeypatch.chdir(out)
+    monkeypatch.setattr(extract, 'read_frames', lambda path, rule, picture: taken.append(rule) or took(path, rule, picture))
+    capsys.readouterr()
+    with pytest.raises(SystemExit, match='1 of 2 videos got no caption'):
+        evaluate.main([str(out), '--video', str(folder / 'broken.avi'), '--video', str(folder / 'a.avi'), '--beam', '1'])
+    told = capsys.readouterr()
+    assert 'broken.avi: not a video' in told.err and f'{folder / "a.avi"}: ' in told.out and (out / 'a.png').is_file()
+    assert set(taken) == {'uniform5'}

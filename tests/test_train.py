@@ -197,7 +197,7 @@ def test_a_full_disk_is_told_and_leaves_the_last_checkpoint_whole(root, tmp_path
 
 
 @pytest.mark.parametrize('more, message', [
-    (['--features', 'nothing'], "no features 'nothing': looked for .*there: tiny"),
+    (['--features', 'nothing'], "no features 'nothing': looked for .*there: tiny.*or make them: python extract.py --dataset msvd"),
     (['--root', 'nowhere'], 'nowhere/msvd: there is no such folder; --root'),
     (['--resume'], 'nothing to resume'),
     (['--amp'], '--amp needs a GPU'),
