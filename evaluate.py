@@ -554,9 +554,9 @@ def describe_files(models, checkpoints, names, args):
         raise BadInput(f'{args.runs[0]} recognises actions and writes no captions')
     vocabulary = data.Vocabulary(first['vocab'])
     model = models[0] if len(models) == 1 else decode.Ensemble(models)
-    infos = {name: info for checkpoint in checkpoints for name, info in checkpoint['encoders'].items()}
-    beside = Path(args.root) / first['dataset'] / 'features'
-    infos |= {name: extract.recorded(beside, name) for name in names if not infos[name]}
+    infos = {name: info for checkpoint in checkpoints for name, info in checkpoint.get('encoders', {}).items()}
+    beside = Path(args.root) / first['dataset'] / 'features'        # for features whose makers wrote it down later
+    infos |= {name: extract.recorded(beside, name) for name in names if not infos.get(name)}
     for name in names:
         extract.current(name, infos[name])              # what no clip could get is told once
         if not infos[name]:
