@@ -78,7 +78,7 @@ class Config:
     max_len: int = 30                    # words of a caption
 
 
-PRESETS = {'shapes': dict(width=8, dropout=0.2, rate=1e-3, epochs=12, videos_per_batch=16)}
+PRESETS = {'shapes': dict(width=8, dropout=0.0, rate=3e-4, epochs=8, videos_per_batch=8)}
 
 
 def receptive_field(layer, inside='video'):
