@@ -84,7 +84,7 @@ PRESETS = {
     'msrvtt': dict(features=('resnet152', 'vggish')),
     'shapes': dict(features=('clip', 'audio'), hidden=128, attn=64, normalise=False, dropout=0.2, rate=2e-3, schedule='cosine',
                    videos_per_batch=32, captions_per_video=5, min_count=1,
-                   warm_epochs=5, joint_epochs=6, frozen_epochs=10, reward_epochs=1, reward_rate=2e-4),
+                   warm_epochs=5, joint_epochs=16, frozen_epochs=26, reward_epochs=1, reward_rate=2e-4),
 }
 
 
