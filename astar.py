@@ -127,7 +127,7 @@ class Vectorised(nn.Module):
         # size changes with the video's length.
         inputs = self.pool * math.prod(shape)
         self.wide, self.out = nn.Linear(inputs, bottleneck), nn.Linear(bottleneck, ROWS * ROWS * D)
-        self.scale = inputs ** -0.5
+        self.scale = inputs ** -0.5                                 # as in Convolution
         self.wide.weight.data /= self.scale
 
     def forward(self, a, mask):

@@ -17,7 +17,6 @@ A batch is a dict:
 
 Letters: N videos, B captions, F frames, T words, V vocabulary, C captions per video.
 """
-import argparse
 import csv
 import io
 import json
@@ -357,8 +356,16 @@ def record(path):
     except ValueError as error:
         raise BadInput(f'{path}: not JSON ({error})') from None
     if not isinstance(found, dict):
-        raise BadInput(f'{path}: expected an object with "ids", found a {type(found).__name__}')
+        raise BadInput(f'{path}: expected an object, found a {type(found).__name__}')
     return found
+
+
+def opened(function, path, **options):
+    """function(path, ...), which opens a file of features"""
+    try:
+        return function(path, **options)
+    except (EOFError, OSError, ValueError) as error:
+        raise BadInput(f'{path}: cannot be read, cut off or not of this format ({error}): make it again') from None
 
 
 class NoFeatures(BadInput):
@@ -376,7 +383,7 @@ class Features:
         if (folder / f'{name}.npy').is_file() and (folder / f'{name}.json').is_file():
             self.path = folder / f'{name}.npy'
             info = record(folder / f'{name}.json')
-            self.array = self.open(np.load, self.path, mmap_mode='r')
+            self.array = opened(np.load, self.path, mmap_mode='r')
             ids, self.scale = info.pop('ids', None), info.pop('scale', None)
             if not isinstance(ids, list) or len(set(map(str, ids))) != len(self.array):
                 raise BadInput(f'{self.path}: {len(self.array)} rows, so {name}.json beside it needs "ids": so many names')
@@ -394,23 +401,17 @@ class Features:
             except ImportError:
                 raise BadInput(f'{folder / name}.h5: reading it needs a package more: pip install h5py') from None
             self.path = folder / f'{name}.h5'
-            self.array = self.open(h5py.File, self.path, mode='r')
+            self.array = opened(h5py.File, self.path, mode='r')
             self.rows = {video: video for video in self.array}
         else:
             there = sorted({path.stem for path in folder.glob('*') if path.suffix in ('.npy', '.h5') or path.is_dir()})
             raise NoFeatures(f'no features {name!r}: looked for {name}.npy with {name}.json, {name}/<id>.npy and {name}.h5 '
                              f'in {folder}; there: {", ".join(there) or "nothing"}. Choose with --features')
 
-    def open(self, function, path, **options):
-        try:
-            return function(path, **options)
-        except (EOFError, OSError, ValueError) as error:
-            raise BadInput(f'{path}: cannot be read, cut off or not of this format ({error}): make it again') from None
-
     def raw(self, video):
         """The numbers as they lie on disk, without reading them yet where the format allows it."""
         row = self.rows[video]
-        return self.open(np.load, row, mmap_mode='r') if isinstance(row, Path) else self.array[row]
+        return opened(np.load, row, mmap_mode='r') if isinstance(row, Path) else self.array[row]
 
     def __getitem__(self, video):
         value = np.asarray(self.raw(video), dtype=np.float32)
@@ -513,11 +514,14 @@ class Batches:
         return batch
 
 
-def device(name):
-    """A --device that works here: for argparse"""
-    if torch.device(name).type == 'cuda' and not torch.cuda.is_available():
-        raise argparse.ArgumentTypeError(f'{name}: torch finds no GPU here; --device cpu does without')
-    return name
+def check_device(name):
+    """A --device that cannot be used here is told before any work."""
+    try:
+        kind = torch.device(name).type
+    except RuntimeError:
+        raise BadInput(f'--device {name}: not one that torch knows, such as cpu, cuda or cuda:1') from None
+    if kind == 'cuda' and not torch.cuda.is_available():
+        raise BadInput(f'--device {name}: torch finds no GPU here; --device cpu does without')
 
 
 def to(batch, device):

@@ -651,9 +651,9 @@ def main(argv):
     add('--glimpse', metavar='VIDEO', help='sta: look elsewhere until the class of a clip is right (auto: the first wrong one)')
     add('--video', action='append', metavar='FILE', help='caption and draw your own video; may be repeated')
     parser.add_argument('--root', default='data', help='folder that holds the dataset (default: data)')
-    parser.add_argument('--device', type=data.device, default='cuda' if torch.cuda.is_available() else 'cpu',
-                        help='(default: %(default)s)')
+    parser.add_argument('--device', default='cuda' if torch.cuda.is_available() else 'cpu', help='(default: %(default)s)')
     args = parser.parse_args(argv)
+    data.check_device(args.device)
     import show                                         # here, so that rewards and metrics do without it
     if args.show is not None and args.show < 1:
         raise BadInput(f'--show {args.show}: how many videos? At least 1')

@@ -450,8 +450,9 @@ def main(argv):
     add('--sampling', metavar='RULE', help="(default: that of the encoder's paper)")
     add('--name', help='name of the features (default: that of the encoder)')
     add('--workers', type=int, default=2, metavar='N', help='processes that decode (default: 2)')
-    add('--device', type=data.device, default='cuda' if torch.cuda.is_available() else 'cpu', help='(default: %(default)s)')
+    add('--device', default='cuda' if torch.cuda.is_available() else 'cpu', help='(default: %(default)s)')
     args = parser.parse_args(argv)
+    data.check_device(args.device)
     if args.workers < 0:
         raise BadInput(f'--workers {args.workers}: 0 decodes in this process, 2 in two others')
     rank, world = int(os.environ.get('RANK', 0)), int(os.environ.get('WORLD_SIZE', 1))

@@ -59,7 +59,7 @@ def parse(argv, strict=True):
     add('--patience', type=int, default=5, metavar='N', help='stop after N epochs without a better validation (default: 5)')
     add('--metric', help='what "better" means (default: CIDEr; recognition: accuracy, or mAP with several labels a clip)')
     add('--word2vec', metavar='FILE', help="start the words' embedding from these vectors (Google's .bin, or text)")
-    add('--device', type=data.device, default='cuda' if torch.cuda.is_available() else 'cpu', help='(default: %(default)s)')
+    add('--device', default='cuda' if torch.cuda.is_available() else 'cpu', help='(default: %(default)s)')
     add('--amp', action='store_true', help='bfloat16 on a GPU')
     known, _ = parser.parse_known_args(argv)
     paper = importlib.import_module(known.model)
@@ -270,6 +270,7 @@ def say(rank, text):
 
 def main(argv):
     args, cfg, paper = parse(argv, strict='--resume' not in argv)       # a resumed run knows its paper: see below
+    data.check_device(args.device)                          # the one given now, not that of the first start
     rank, world = int(os.environ.get('RANK', 0)), int(os.environ.get('WORLD_SIZE', 1))
     if world > 1:                                           # started by torchrun
         if args.device.startswith('cuda'):

@@ -379,7 +379,7 @@ def test_the_command_line_tells_errors_without_a_trace(tmp_path):
 
 @pytest.mark.parametrize('more, message', [
     (['--workers', '-1'], 'workers -1'), (['--root', '/dev/null'], 'cannot write /dev/null'), (['--dataset', 'foldr'], 'invalid choice'),
-    (['--device', 'cuda'], 'no GPU')])
+    (['--device', 'cuda'], 'no GPU'), (['--device', 'foo'], 'not one that torch knows')])
 def test_flags_that_cannot_be_are_told(folder, tmp_path, more, message, capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)
     with pytest.raises((BadInput, SystemExit)) as told:
