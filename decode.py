@@ -1,15 +1,18 @@
-"""The one decoder loop: every paper says its words through here.
+"""The one decoder loop: every paper generates its captions here.
 
-A model offers two functions, and this file knows nothing else of it:
+A model provides two functions, and this file knows nothing else about it:
 
-    encode(batch)              -> memory, state        one row per video; memory stays, state changes with every word
-    step(token, state, memory) -> logits, state, aux   token (B,), None before the first word; logits (B, V); aux {name: (B, ...)}
+    encode(batch)              -> memory, state        one row per video. Memory stays fixed;
+                                                       state changes with every word
+    step(token, state, memory) -> logits, state, aux   token (B,), None before the first word;
+                                                       logits (B, V); aux {name: (B, ...)}:
+                                                       other outputs, such as attention
 
-`memory` and `state` are trees: tensors in nested dicts, lists and tuples, each with the batch as dim 0. The ways to decode
-differ only in where the next token comes from:
+`memory` and `state` are trees: nested dicts, lists and tuples of tensors, each with the batch as
+dim 0. The ways to decode differ only in where the next token comes from:
 
-    teacher_force   the given words (or, with scheduled sampling, now and then the model's own)
-    sample          a draw from the model's distribution: REINFORCE
+    teacher_force   the given words (with scheduled sampling, sometimes the model's own)
+    sample          a draw from the model's distribution, for REINFORCE
     greedy          the most probable word
     beam            the K most probable captions so far
 
@@ -23,133 +26,187 @@ from data import EOS, PAD
 
 def tree_map(function, tree):
     """Apply function to every tensor of a tree; None stays None."""
+    if tree is None:
+        return None
     if isinstance(tree, dict):
         return {name: tree_map(function, branch) for name, branch in tree.items()}
     if isinstance(tree, (list, tuple)):
         return type(tree)(tree_map(function, branch) for branch in tree)
-    return None if tree is None else function(tree)
+    return function(tree)
 
 
 def select(tree, rows):
-    """tree with dim 0 = N, rows (B,) -> the tree with dim 0 = B: each caption gets the rows of its video."""
+    """tree with dim 0 = N, rows (B,) -> tree with dim 0 = B: each caption gets its video's row."""
     return tree_map(lambda x: x.index_select(0, rows), tree)
 
 
 def word_logp(logits):
-    """logits (B, V) -> log-probabilities (B, V). The only place where <pad> is banned."""
-    return logits.index_fill(1, torch.tensor(PAD, device=logits.device), float('-inf')).log_softmax(1)
+    """logits (B, V) -> log-probabilities (B, V). This is the only place where <pad> is banned."""
+    pad = torch.tensor(PAD, device=logits.device)
+    return logits.index_fill(1, pad, float('-inf')).log_softmax(1)
 
 
 def teacher_force(model, memory, state, words, ss_prob=0.0):
-    """words (B, T), padded with <pad> -> logp (B, T) of these words, aux: dict of (B, T, ...); both 0 where no word is.
+    """words (B, T), padded with <pad> -> logp (B, T) of these words, aux {name: (B, T, ...)}.
+    Both are exactly 0 where there is no word.
 
-    ss_prob: scheduled sampling, the chance that a step reads a draw from the model in place of the given word.
-    Rows are ordered by length, so that a step runs on those that still speak, and put back at the end."""
-    (B, T), lengths = words.shape, (words != PAD).sum(1)
+    ss_prob: scheduled sampling, the probability that the next input is a draw from the model
+    instead of the given word.
+
+    Captions are sorted by length, longest first, so that each step computes only those that have
+    a word left. The results are put back in the given order."""
+    B, T = words.shape
+    lengths = (words != PAD).sum(1)
     order = lengths.argsort(descending=True, stable=True)
     if not torch.equal(order, torch.arange(B, device=order.device)):
         memory, state, words = select((memory, state, words), order)
-    token, logps, auxes = None, [], []
-    for t, n in enumerate((lengths[:, None] > torch.arange(T, device=words.device)).sum(0).tolist()):
+    with_word = lengths[:, None] > torch.arange(T, device=words.device)     # (B, T)
+    token = None
+    logps = []
+    auxes = []
+    for t, n in enumerate(with_word.sum(0).tolist()):                       # n captions have word t
         if n == 0:
             break
         if n < B:
-            memory, state, token = tree_map(lambda x: x[:n], (memory, state, token))
+            memory, state, token = first_rows((memory, state, token), n)
         logits, state, aux = model.step(token, state, memory)
-        distribution, token = word_logp(logits), words[:n, t]
+        distribution = word_logp(logits)                                    # (n, V)
+        token = words[:n, t]
         logps.append(distribution.gather(1, token[:, None])[:, 0])
         auxes.append(aux)
-        swap = (torch.rand(n, device=token.device) < ss_prob).nonzero()[:, 0] if ss_prob > 0 else ()
-        if len(swap):                                       # only these rows are drawn: a draw costs as much as a softmax
-            own = distribution[swap].detach().exp().multinomial(1)[:, 0]
-            token = token.index_copy(0, swap, own)
-
-    def put_back(steps):                                    # a tensor (n, ...) per step -> (B, T, ...) in the given order
-        rows = [F.pad(x, [0, 0] * (x.dim() - 1) + [0, B - len(x)]) for x in steps]
-        rows += [torch.zeros_like(rows[0])] * (T - len(rows))
-        return torch.stack(rows, 1).index_select(0, order.argsort())
-
-    return put_back(logps), {name: put_back([aux[name] for aux in auxes]) for name in auxes[0]}
+        if ss_prob > 0:
+            token = mix_in_own_words(token, distribution.detach(), ss_prob)
+    back = order.argsort()
+    aux = {name: stack_steps([aux[name] for aux in auxes], T, back) for name in auxes[0]}
+    return stack_steps(logps, T, back), aux
 
 
-def speak(model, memory, state, max_len, choose):
-    """choose: log-probabilities (B, V) -> token (B,). Returns words (B, T <= max_len) and their logp (B, T), which is
-    differentiable; <eos> is a word, after it all is <pad> and 0. A caption of max_len words has no <eos>."""
-    token, words, logps, silent = None, [], [], None
+def first_rows(tree, n):
+    """The first n rows of every tensor"""
+    return tree_map(lambda x: x[:n], tree)
+
+
+def mix_in_own_words(token, distribution, ss_prob):
+    """token (n,), log-probabilities (n, V) -> token (n,), some replaced by a draw"""
+    replaced = torch.rand(len(token), device=token.device) < ss_prob
+    rows = replaced.nonzero()[:, 0]
+    if len(rows) == 0:                                  # a draw costs as much as a softmax, so
+        return token                                    # we draw only for the replaced rows
+    own = distribution[rows].exp().multinomial(1)[:, 0]
+    return token.index_copy(0, rows, own)
+
+
+def stack_steps(steps, T, back):
+    """steps: at most T tensors (n, ...), each with as many rows as the one before or fewer;
+    back (B,) -> (B, T, ...), filled up with zeros, with its rows in the order `back`"""
+    B = len(back)
+    columns = [F.pad(x, [0, 0] * (x.dim() - 1) + [0, B - len(x)]) for x in steps]
+    columns += [torch.zeros_like(columns[0])] * (T - len(columns))
+    return torch.stack(columns, 1).index_select(0, back)
+
+
+def generate(model, memory, state, max_len, pick):
+    """Generate one caption per row. pick chooses a word: log-probabilities (B, V) -> token (B,).
+
+    Returns words (B, T <= max_len) and their log-probabilities (B, T), which are differentiable.
+    <eos> counts as a word. After it, the words are <pad> and the log-probabilities 0. A caption
+    that reaches max_len words without <eos> is cut off."""
+    token = None
+    finished = None
+    words = []
+    logps = []
     for _ in range(max_len):
         logits, state, _ = model.step(token, state, memory)
         distribution = word_logp(logits)
-        token = choose(distribution.detach())
+        token = pick(distribution.detach())
         logp = distribution.gather(1, token[:, None])[:, 0]
-        if silent is not None:
-            token, logp = token.masked_fill(silent, PAD), logp.masked_fill(silent, 0.0)
+        if finished is not None:
+            token = token.masked_fill(finished, PAD)
+            logp = logp.masked_fill(finished, 0.0)
         words.append(token)
         logps.append(logp)
-        silent = (token == EOS) | (token == PAD)
-        if silent.all():
+        finished = (token == EOS) | (token == PAD)
+        if finished.all():
             break
     return torch.stack(words, 1), torch.stack(logps, 1)
 
 
 def sample(model, memory, state, max_len):
-    """Draw one caption per row -> words (B, T), logp (B, T). Words and log-probabilities come from the same pass, so
-    that under dropout the gradient belongs to the very distribution that was drawn from."""
-    return speak(model, memory, state, max_len, lambda logp: logp.exp().multinomial(1)[:, 0])
+    """Draw one caption per row -> words (B, T), logp (B, T). Words and log-probabilities come from
+    the same pass. So, even with dropout, the gradient is that of the distribution from which the
+    words were drawn."""
+    return generate(model, memory, state, max_len, lambda logp: logp.exp().multinomial(1)[:, 0])
 
 
 @torch.no_grad()
 def greedy(model, memory, state, max_len):
-    """The most probable word at every step -> words (B, T), logp (B, T)."""
-    return speak(model, memory, state, max_len, lambda logp: logp.argmax(1))
+    """The most probable word at every step -> words (B, T), logp (B, T)"""
+    return generate(model, memory, state, max_len, lambda logp: logp.argmax(1))
 
 
 @torch.no_grad()
-def beam(model, memory, state, max_len, K, length_penalty=0.0):
-    """Beam search over all N rows at once -> words (N, T), score (N,): the sum of the words' log-probabilities.
+def beam(model, memory, state, max_len, K, *, length_penalty=0.0):
+    """Beam search for all N rows at once -> words (N, T), score (N,): the sum of the words'
+    log-probabilities.
 
-    Hypotheses are ranked by score / length ** length_penalty at the end (0: by the score alone). The best unfinished one is
-    returned only where none has finished."""
-    tensors = []
-    tree_map(tensors.append, state)
-    N, rows = len(tensors[0]), torch.arange(len(tensors[0]), device=tensors[0].device)
+    At the end captions are ranked by score / length ** length_penalty (0: by the score alone). An
+    unfinished caption is returned only if no beam has finished."""
+    leaves = []
+    tree_map(leaves.append, state)
+    N = len(leaves[0])
+    device = leaves[0].device
+    rows = torch.arange(N, device=device)
     memory, state = select((memory, state), rows.repeat_interleave(K))
-    score = torch.full((N, K), float('-inf'), device=rows.device)
-    score[:, 0] = 0                                         # K equal beams at the start: only one may speak
-    done = torch.zeros(N, K, dtype=torch.bool, device=rows.device)
-    words = torch.empty(N, K, 0, dtype=torch.long, device=rows.device)
+    score = torch.full((N, K), float('-inf'), device=device)
+    score[:, 0] = 0                                     # all beams are equal at first: use one
+    done = torch.zeros(N, K, dtype=torch.bool, device=device)
+    words = torch.empty(N, K, 0, dtype=torch.long, device=device)
     for t in range(max_len):
         token = words[:, :, -1].flatten() if t else None
         logits, state, _ = model.step(token, state, memory)
         logp = word_logp(logits).view(N, K, -1)
         V = logp.shape[2]
-        free_pad = torch.full((V,), float('-inf'), device=rows.device)
-        free_pad[PAD] = 0                                   # a finished caption only grows by <pad>, at no cost
-        logp = torch.where(done[..., None], free_pad, logp)
+        free_pad = torch.full((V,), float('-inf'), device=device)
+        free_pad[PAD] = 0                               # a finished caption grows only by <pad>,
+        logp = torch.where(done[..., None], free_pad, logp)                 # at no cost
         score, best = (score[..., None] + logp).view(N, K * V).topk(K)      # (N, K)
-        parent, token = best // V, best % V
-        state = select(state, (rows[:, None] * K + parent).flatten())       # memory rows are the same for all beams
-        words = torch.cat([words.gather(1, parent[..., None].expand(-1, -1, t)), token[..., None]], 2)
+        parent = best // V
+        token = best % V
+        # Only the state is reordered: the memory is the same for all beams of a video.
+        state = select(state, (rows[:, None] * K + parent).flatten())
+        kept = words.gather(1, parent[..., None].expand(-1, -1, t))
+        words = torch.cat([kept, token[..., None]], 2)
         done = done.gather(1, parent) | (token == EOS)
-        if done.all() or (length_penalty == 0 and done[:, 0].all()):        # log-probabilities only fall: nothing can overtake
+        # Scores only fall, so no beam can overtake a best beam that is finished, except by length.
+        if done.all() or (length_penalty == 0 and done[:, 0].all()):
             break
-    length = (words != PAD).sum(2)
-    rank = (score / length ** length_penalty).masked_fill(~done & done.any(1, keepdim=True), float('-inf'))
-    best = rank.argmax(1)
+    ranking = score / (words != PAD).sum(2) ** length_penalty               # (N, K)
+    unfinished = ~done & done.any(1, keepdim=True)
+    best = ranking.masked_fill(unfinished, float('-inf')).argmax(1)
     return words[rows, best], score[rows, best]
 
 
 class Ensemble:
-    """Several models that speak with one voice: the average of their probabilities. To the loops it is one more model."""
+    """Several models that generate one caption from the average of their probabilities. It has the
+    same two functions as a single model, so the loops above work with it unchanged."""
 
     def __init__(self, models):
         self.models = models
 
     def encode(self, batch):
         """-> memory, state: lists with one tree per model"""
-        memories, states = zip(*(model.encode(batch) for model in self.models))
-        return list(memories), list(states)
+        encoded = [model.encode(batch) for model in self.models]
+        return [memory for memory, _ in encoded], [state for _, state in encoded]
 
     def step(self, token, state, memory):
-        """-> logits (B, V): log of the summed probabilities, which word_logp makes the mean's; states; aux of the first model"""
-        logits, states, auxes = zip(*(m.step(token, s, x) for m, s, x in zip(self.models, state, memory)))
-        return torch.stack([word_logp(x) for x in logits]).logsumexp(0), list(states), auxes[0]
+        """-> logits (B, V): the log of the summed probabilities, which word_logp turns into the log
+        of their mean; one state per model; aux of the first model"""
+        logps = []
+        states = []
+        auxes = []
+        for model, one_state, one_memory in zip(self.models, state, memory):
+            logits, new_state, aux = model.step(token, one_state, one_memory)
+            logps.append(word_logp(logits))
+            states.append(new_state)
+            auxes.append(aux)
+        return torch.stack(logps).logsumexp(0), states, auxes[0]

@@ -1,0 +1,1 @@
+"""Commands around the papers, python -m tools.NAME, and their parts."""

@@ -1,0 +1,342 @@
+"""Datasets by name: the files that their authors publish, read as they are.
+
+    shapes                        the embedded world, rendered on first use
+    msvd, msrvtt, mvad            captions
+    folder                        your own videos and captions
+    ucf11, hmdb51, hollywood2     action labels
+
+Missing files of a split are an error only if that split is used, because test captions are not
+always public.
+"""
+import csv
+import io
+import json
+import re
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import data
+from data import BadInput, Corpus, normalise
+from shapes import dataset as shapes
+from tools import encoders
+
+def text(path):
+    """-> the text of a file. If there is no such file, the zip archives beside it are searched."""
+    source = path
+    try:
+        if path.is_file():
+            return path.read_bytes().decode('utf-8-sig')
+        for source in sorted(path.parent.glob('*.zip')):
+            with zipfile.ZipFile(source) as archive:
+                for member in archive.namelist():
+                    if Path(member).name == path.name:
+                        return archive.read(member).decode('utf-8-sig')
+    except UnicodeDecodeError as error:
+        raise BadInput(f'{path}: byte {error.start} is not UTF-8 text; save it as UTF-8') from None
+    except (zipfile.BadZipFile, zlib.error):
+        raise BadInput(f'{source}: not a zip file, or a damaged one; download it again') from None
+    raise FileNotFoundError(path)
+
+
+def parse_lines(path, pattern, expected):
+    """Yield the groups of the regular expression `pattern` for every line that is not blank."""
+    for number, line in enumerate(text(path).split('\n'), 1):
+        line = line.strip()
+        if not line:
+            continue
+        found = re.fullmatch(pattern, line)
+        if not found:
+            raise BadInput(f'{path}, line {number}: expected `{expected}`, found {line[:60]!r}')
+        yield found.groups()
+
+
+def parse_csv(path, columns):
+    """Yield (place for error messages, row as a dict) for every row of a CSV file whose first line
+    names at least these columns."""
+    rows = csv.DictReader(io.StringIO(text(path), newline=''), restval='')
+    try:
+        names = rows.fieldnames or ()
+        if not set(columns) <= set(names):
+            raise BadInput(f'{path}, line 1: expected the columns {", ".join(columns)}, '
+                           f'found {", ".join(names)}')
+        for row in rows:
+            if None in row:                             # DictReader puts surplus fields here
+                raise BadInput(f'{path}, line {rows.line_num}: more fields than columns; '
+                               'put captions that contain commas in "quotes"')
+            yield f'{path}, line {rows.line_num}', row
+    except csv.Error as error:
+        raise BadInput(f'{path}, line {rows.reader.line_num}: {error}; '
+                       'is a " missing at the end of a caption?') from None
+
+
+def caption_list(path):
+    """Lines `video<TAB>caption` -> {video: captions}"""
+    captions = {}
+    for video, caption in parse_lines(path, r'([^\t]+)\t(.*[^\W_].*)', 'video<TAB>caption'):
+        captions.setdefault(video.strip(), []).append(normalise(caption))
+    return captions
+
+
+def read_msvd(folder, split):
+    """sents_{train,val,test}.txt; or the official corpus (any *.csv) together with
+    youtube_mapping.txt, whose lines are `YOUTUBEID_START_END vidN`."""
+    tables = sorted(folder.glob('*.csv'))
+    sentences = folder / f'sents_{split}.txt'
+    if sentences.is_file() or not tables:
+        return Corpus('msvd', split, caption_list(sentences))
+    standard = {'train': range(1, 1201), 'val': range(1201, 1301), 'test': range(1301, 1971)}
+    mapping = folder / 'youtube_mapping.txt'
+    videos = {}
+    for clip, number in parse_lines(mapping, r'(\S+)\s+vid(\d+)', 'YOUTUBEID_START_END vidN'):
+        if int(number) in standard[split]:
+            videos[clip] = f'vid{number}'
+    captions = {video: [] for video in videos.values()}
+    columns = ('VideoID', 'Start', 'End', 'Language', 'Description')
+    for _, row in parse_csv(tables[0], columns):
+        video = videos.get(f'{row["VideoID"]}_{row["Start"]}_{row["End"]}')
+        caption = normalise(row['Description'])
+        if video and caption and row['Language'] == 'English':
+            captions[video].append(caption)
+    described = {video: several for video, several in captions.items() if several}
+    return Corpus('msvd', split, described)
+
+
+SCHEMES = ('official', 'astar', 'vre')                  # ways to split MSR-VTT
+
+
+def read_msrvtt(folder, split, scheme='official'):
+    """train_val_videodatainfo.json, test_videodatainfo.json and category.txt, plain or zipped.
+
+    official: 6,513 / 497 / 2,990 videos, as the files say.
+    astar:    5,513 / 497 / 1,000. The test videos are the last 1,000 of the official training
+              split (the paper does not say which 1,000); the official test split was not published
+              at the time and is not used.
+    vre:      6,512 / 498 / 2,990. The last official training video is used for validation."""
+    part = 'test' if split == 'test' and scheme != 'astar' else 'train_val'
+    path = folder / f'{part}_videodatainfo.json'
+    names = {}
+    try:
+        path_of_names = folder / 'category.txt'
+        for name, number in parse_lines(path_of_names, r'(.+?)\t(\d+)', 'name<TAB>number'):
+            names[int(number)] = name
+    except FileNotFoundError:
+        pass                                            # the numbers serve as names
+    corpus = Corpus('msrvtt' if scheme == 'official' else f'msrvtt-{scheme}', split)
+    corpus.categories = [names.get(number, str(number)) for number in range(20)]
+    content = text(path)
+    try:
+        notes = json.loads(content)
+        captions = {}
+        for sentence in notes['sentences']:
+            captions.setdefault(sentence['video_id'], []).append(normalise(sentence['caption']))
+        for video in split_msrvtt(notes['videos'], scheme)[split]:
+            corpus.captions[video['video_id']] = captions[video['video_id']]
+            corpus.category[video['video_id']] = range(20).index(video['category'])
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise BadInput(f'{path}: not in the format that MSR-VTT publishes: {error!r}') from None
+    return corpus
+
+
+def split_msrvtt(videos, scheme):
+    """Entries of the JSON file -> {'train', 'val', 'test': entries}, in order of their numbers"""
+    parts = {'train': [], 'validate': [], 'test': []}
+    for video in sorted(videos, key=lambda video: int(video['video_id'].removeprefix('video'))):
+        parts[video['split']].append(video)
+    train = parts['train']
+    if scheme == 'astar':
+        return {'train': train[:-1000], 'val': parts['validate'], 'test': train[-1000:]}
+    if scheme == 'vre':
+        return {'train': train[:-1], 'val': train[-1:] + parts['validate'], 'test': parts['test']}
+    return {'train': train, 'val': parts['validate'], 'test': parts['test']}
+
+
+def read_folder(folder, split):
+    """captions.csv with the columns file, caption and, optionally, split (train, val or test).
+    Without a split column, the second of every ten videos is used for validation and the third for
+    testing, in the order of the file. A video's id is its file name without the extension."""
+    captions = {}
+    parts = {}                                          # id -> (file, split)
+    for place, row in parse_csv(folder / 'captions.csv', ('file', 'caption')):
+        file = row['file'].strip()
+        video = Path(file).stem
+        caption = normalise(row['caption'])
+        if not video or not caption:
+            raise BadInput(f'{place}: the {"caption" if video else "file"} is empty')
+        if 'split' in row:
+            part = row['split'].strip()
+        elif video in parts:
+            part = parts[video][1]
+        else:
+            part = {1: 'val', 2: 'test'}.get(len(parts) % 10, 'train')
+        if part not in ('train', 'val', 'test'):
+            raise BadInput(f'{place}: the split must be train, val or test, not {part!r}')
+        if parts.setdefault(video, (file, part)) != (file, part):
+            raise BadInput(f'{place}: {video!r} was {parts[video][0]} in {parts[video][1]} before, '
+                           f'but here it is {file} in {part}')
+        if part == split:
+            captions.setdefault(video, []).append(caption)
+    return Corpus('folder', split, captions)
+
+
+def read_mvad(folder, split):
+    """{train,val,test}.txt with lines `clip<TAB>caption`."""
+    return Corpus('mvad', split, caption_list(folder / f'{split}.txt'))
+
+
+# The action datasets have training and test clips, but none for validation. We hold back two of
+# UCF-11's groups, and every tenth training clip of HMDB-51 and Hollywood2, in their lists' order.
+
+def read_ucf11(folder, split):
+    """<action>/v_<name>_<group>/*.mpg or *.avi, groups 01 to 25. The thesis' split (975 training
+    and 625 test clips) was never published. Clips of one group share scene and actor, so we split
+    by group, about 3 : 2: groups 1-13 train, 14-15 val, 16-25 test."""
+    groups = {'train': range(1, 14), 'val': range(14, 16), 'test': range(16, 26)}[split]
+    clips = [path for path in sorted(folder.rglob('v_*_[0-9][0-9]/*'))
+             if path.suffix.lower() in ('.avi', '.mpg', '.mp4')]
+    classes = sorted({path.parent.parent.name for path in clips})
+    labels = {}
+    for path in clips:
+        if int(path.parent.name.rpartition('_')[2]) in groups:
+            labels[path.stem] = [classes.index(path.parent.parent.name)]
+    return Corpus('ucf11', split, labels=labels, classes=classes)
+
+
+def action_lists(folder, ending, marks, shown):
+    """Read one list per action, <action><ending>. A line is `clip mark`; marks: the possible marks,
+    as 'a|b|...'. The mark `shown` means that the clip shows the action. The mark -1 means that it
+    belongs to the split but does not show the action. -> {clip: class numbers}, class names"""
+    paths = [path for path in sorted(folder.rglob(f'*{ending}'))
+             if not text(path).startswith('scene')]     # Hollywood2 also has lists of scenes
+    if not paths:
+        raise FileNotFoundError(f'<action>{ending}')
+    labels = {}
+    for number, path in enumerate(paths):
+        for clip, mark in parse_lines(path, rf'(.+?)\s+({marks})', f'clip {marks}'):
+            if mark in (shown, '-1'):
+                several = labels.setdefault(clip.removesuffix('.avi'), [])
+                if mark == shown:
+                    several.append(number)
+    return labels, [path.name.removesuffix(ending) for path in paths]
+
+
+def hold_back(labels, split):
+    """-> the clips of this split. Every tenth training clip is used for validation."""
+    if split == 'test':
+        return labels
+    chosen = {}
+    for i, clip in enumerate(labels):
+        if (i % 10 == 9) == (split == 'val'):
+            chosen[clip] = labels[clip]
+    return chosen
+
+
+def read_hmdb51(folder, split, fold=1):
+    """<action>_test_split<fold>.txt with lines `file.avi 1` for training, 2 for test, 0 for
+    neither."""
+    shown = '2' if split == 'test' else '1'
+    labels, classes = action_lists(folder, f'_test_split{fold}.txt', '0|1|2', shown)
+    return Corpus('hmdb51', split, labels=hold_back(labels, split), classes=classes)
+
+
+def read_hollywood2(folder, split):
+    """ClipSets/<Action>_{train,test}.txt with lines `clip 1` or `clip -1`. A clip may show several
+    actions."""
+    part = 'test' if split == 'test' else 'train'
+    labels, classes = action_lists(folder / 'ClipSets', f'_{part}.txt', '1|-1', '1')
+    return Corpus('hollywood2', split, labels=hold_back(labels, split), classes=classes)
+
+
+# ----------------------------------------------------------------------------- a dataset by name
+
+READERS = {'msvd': read_msvd, 'msrvtt': read_msrvtt, 'mvad': read_mvad, 'folder': read_folder,
+           'ucf11': read_ucf11, 'hmdb51': read_hmdb51, 'hollywood2': read_hollywood2,
+           'shapes': shapes.read}
+NAMES = sorted(READERS)
+
+# Numbers of training, validation and test videos in the papers, after our own hold_back().
+EXPECTED = {'msvd': (1200, 100, 670), 'msrvtt': (6513, 497, 2990),
+            'msrvtt-astar': (5513, 497, 1000), 'msrvtt-vre': (6512, 498, 2990),
+            'mvad': (36920, 4950, 4717), 'hmdb51': (3213, 357, 1530), 'hollywood2': (741, 82, 884)}
+
+
+@dataclass
+class Dataset:
+    """Where the data of a run comes from"""
+    name: str = 'shapes'
+    root: str = 'data'              # folder that contains NAME/
+    scheme: str = 'official'        # msrvtt: one of SCHEMES
+    fold: int = 1                   # hmdb51: 1, 2 or 3
+    limit: int = None               # use only this many videos of each split
+
+    def folder(self, kinds=()):
+        """The folder of the dataset. kinds: names of features that are about to be read"""
+        if self.name == 'shapes':                       # it is rendered on first use
+            return shapes.prepare(self.root, self.limit, kinds)
+        folder = Path(self.root) / self.name
+        if not folder.is_dir():
+            raise BadInput(f'{folder}: there is no such folder; --root must name the folder that '
+                           f'contains {self.name}/')
+        return folder
+
+    def split(self, split, kinds=()):
+        """-> Corpus with its captions or labels, and these kinds of features"""
+        if self.scheme != 'official' and self.name != 'msrvtt':
+            raise BadInput(f'--split-scheme {self.scheme} is for msrvtt; {self.name} has only the '
+                           'official split')
+        options = {}
+        if self.name == 'msrvtt':
+            options['scheme'] = self.scheme
+        if self.name == 'hmdb51':
+            options['fold'] = self.fold
+        folder = self.folder(kinds)
+        try:
+            corpus = READERS[self.name](folder, split, **options)
+        except FileNotFoundError as error:
+            missing = Path(error.filename or str(error)).name
+            raise BadInput(f'{self.name} has no {split} split in {folder}: {missing} is '
+                           'missing') from None
+        if not corpus.ids:
+            raise BadInput(f'{self.name}: the {split} split in {folder} is empty')
+        if self.limit:
+            corpus.limit(self.limit)
+        corpus.features = {kind: self.open_features(folder, kind) for kind in kinds}
+        return corpus
+
+    def open_features(self, folder, kind):
+        """-> Features of that name. If there are none, the error says how to make them."""
+        if self.name == 'shapes' and kind == 'video':
+            return shapes.Videos()
+        try:
+            return data.Features(folder / 'features', kind)
+        except data.NoFeatures as error:
+            if self.name == 'shapes':
+                raise
+            command = encoders.how_to_make(kind, self.name, self.root)
+            raise BadInput(f'{error}, or make them: {command}') from None
+
+
+def count(corpus):
+    """-> text such as "msvd train: 1,200 videos, as in the papers" """
+    videos = len(corpus.ids)
+    expected = dict(zip(('train', 'val', 'test'), EXPECTED.get(corpus.name, ()))).get(corpus.split)
+    if not expected:
+        comparison = ''
+    elif expected == videos:
+        comparison = ', as in the papers'
+    else:
+        comparison = f' (the papers have {expected:,})'
+    return f'{corpus.name} {corpus.split}: {videos:,} videos{comparison}'
+
+
+def check_features(corpora):
+    """Check the features of all videos in these splits.
+    -> {kind: shape of one frame's feature}, most frames of any video"""
+    ids = [video for corpus in corpora for video in corpus.ids]
+    shapes_found = {}
+    most = 0
+    for kind, features in corpora[0].features.items():
+        shapes_found[kind], frames = features.check(ids)
+        most = max(most, frames)
+    return shapes_found, most

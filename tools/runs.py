@@ -1,0 +1,343 @@
+"""A run: one paper with its settings, trained on one dataset.
+
+train.py makes a Run and saves it with every checkpoint; evaluate.py and the other tools load it.
+The docstring of train.py explains what a paper's file must and may offer.
+"""
+import dataclasses
+import importlib
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+import data
+from data import BadInput
+from tools import datasets
+
+FORMAT = 2                                              # version of the checkpoint format
+TOP = Path(__file__).resolve().parents[1]
+HOUSE = ('data', 'decode', 'train', 'evaluate')         # top-level files that are not papers
+
+
+def view_attention(aux):
+    """The attention of a paper without VIEW. aux of T words may contain 'frames' (T, F) and 'space'
+    (T, L) or (T, F, L) -> (T, F, L), or None if it contains neither"""
+    frames = aux.get('frames')
+    space = aux.get('space')
+    if frames is None and space is None:
+        return None
+    if space is None:
+        return frames[:, :, None]
+    if space.dim() == 3:
+        return space
+    if frames is None:
+        return space[:, None]
+    return frames[:, :, None] * space[:, None]
+
+
+class Paper:
+    """A paper's file and what it contains. Optional parts that it lacks get a default."""
+
+    def __init__(self, name):
+        if name not in papers():
+            raise BadInput(f'--model {name}: there is no {name}.py beside train.py; there are '
+                           f'{", ".join(papers())}')
+        module = importlib.import_module(name)
+        self.name = name
+        self.Captioner = getattr(module, 'Captioner', None)
+        self.Recogniser = getattr(module, 'Recogniser', None)
+        self.Config = getattr(module, 'Config', None)
+        self.PRESETS = getattr(module, 'PRESETS', {})
+        self.VARIANTS = getattr(module, 'VARIANTS', ())
+        self.SHARED_BUFFERS = getattr(module, 'SHARED_BUFFERS', ())
+        self.VIEW = {'attention': view_attention, 'bars': {}, 'legend': '', 'parts': 1,
+                     **getattr(module, 'VIEW', {})}
+        self.stages = getattr(module, 'stages', None)
+        self.check()
+
+    def check(self):
+        """Refuse a file that lacks a required part, before any work is done."""
+        missing = []
+        if not dataclasses.is_dataclass(self.Config):
+            missing.append('a dataclass Config')
+        elif 'features' not in self.fields():
+            missing.append('the field `features` in Config')
+        if self.Captioner is None and self.Recogniser is None:
+            missing.append('a class Captioner (or Recogniser)')
+        for kind, methods in ((self.Captioner, ('encode', 'step', 'forward')),
+                              (self.Recogniser, ('forward', 'predict'))):
+            for method in methods if kind else ():
+                if getattr(kind, method, None) is getattr(torch.nn.Module, method, None):
+                    missing.append(f'{kind.__name__}.{method}')
+        if self.stages and 'stage' not in self.fields():
+            missing.append('the field `stage` in Config, which stages() needs')
+        if missing:
+            raise BadInput(f'{self.name}.py lacks {", ".join(missing)}: the docstring of train.py '
+                           'says what a paper must contain')
+
+    def fields(self):
+        """-> {name: dataclass field} of Config"""
+        return {field.name: field for field in dataclasses.fields(self.Config)}
+
+
+def papers():
+    """Names of the papers: the Python files at the top level that are not in HOUSE"""
+    return sorted(path.stem for path in TOP.glob('*.py') if path.stem not in HOUSE)
+
+
+@dataclass
+class Training:
+    """How to train and decode. A field of the same name in a paper's Config takes precedence."""
+    task: str = 'describe'          # describe (captions) or recognise (action labels)
+    optimizer: str = 'adam'         # adam, adamw or rmsprop
+    rate: float = 1e-3              # learning rate
+    weight_decay: float = 0.0       # strength of the weight decay
+    schedule: str = 'constant'      # learning rate over time: constant or cosine
+    clip: float = 5.0               # largest norm of the gradient
+    epochs: int = 10                # passes over the training captions
+    videos_per_batch: int = 32      # videos in a batch
+    captions_per_video: int = 5     # captions of each video in a batch
+    min_count: int = 1              # words that occur less often become <unk>
+    max_len: int = 30               # longest caption, in words
+    patience: int = 5               # epochs without a better validation score before it stops
+    beam: int = 1                   # beam width for the final captions
+    reward: str = ''                # metrics whose sum is the reward, such as cider+rouge
+    reward_after: int = 0           # number of epochs before the rewards begin
+
+
+@dataclass
+class Run:
+    paper: Paper
+    cfg: object                     # the paper's Config
+    training: Training              # fields that Config also has are copied from there
+    dataset: datasets.Dataset
+    sizes: data.Sizes = None        # what the data decides
+    vocabulary: data.Vocabulary = None      # None if the model recognises actions
+    encoders: dict = None           # feature name -> how the features were made
+    given: dict = None              # settings that the user changed: name -> value
+    path: Path = None               # the run's folder, or the checkpoint that it was loaded from
+    seed: int = 0
+    metric: str = ''                # the validation score that decides which epoch is best
+    device: str = 'cpu'
+
+    @property
+    def recognises(self):
+        return self.training.task == 'recognise' or self.paper.Captioner is None
+
+    @property
+    def title(self):
+        """Name for pictures and tables, such as "penalty-1 (sta, penalty 1)" """
+        path = Path(self.path).resolve()
+        name = path.name if path.suffix != '.pt' else f'{path.parent.name}/{path.stem}'
+        name = name.removesuffix('/best')
+        facts = [self.paper.name]
+        for field, value in self.given.items():
+            if field in ('variant', 'pool', 'task', 'stage'):
+                facts.append(str(value))
+            elif isinstance(value, float) and field not in Training.__dataclass_fields__:
+                facts.append(f'{field} {value:g}')
+        return f'{name} ({", ".join(facts)})'
+
+    def stages(self):
+        """-> [(name, epochs, rate)]. Most papers have one stage, without a name."""
+        if self.paper.stages is None:
+            return [('', self.training.epochs, self.training.rate)]
+        return self.paper.stages(self.cfg)
+
+    def build(self):
+        """-> a new model"""
+        kind = self.paper.Recogniser if self.recognises else self.paper.Captioner
+        if kind is None:
+            raise BadInput(f'--task {self.training.task}: {self.paper.name}.py has no Recogniser')
+        return kind(self.cfg, self.sizes).to(self.device)
+
+    def checkpoint(self):
+        """-> the part of a checkpoint that describes the run: plain values, and no paths"""
+        dataset = dataclasses.asdict(self.dataset)
+        del dataset['root']
+        return {'format': FORMAT, 'model': self.paper.name, 'config': dataclasses.asdict(self.cfg),
+                'training': dataclasses.asdict(self.training), 'dataset': dataset,
+                'sizes': dataclasses.asdict(self.sizes), 'encoders': self.encoders,
+                'given': self.given, 'vocab': self.vocabulary and self.vocabulary.words,
+                'seed': self.seed, 'metric': self.metric}
+
+
+def read_checkpoint(path):
+    """A .pt file, or a run's folder (its best.pt) -> the dict that train.py saved"""
+    path = Path(path)
+    if path.is_dir():
+        path = path / 'best.pt'
+    if not path.is_file():
+        raise BadInput(f'{path}: there is no such checkpoint; a run is a folder that train.py '
+                       'made, such as runs/stats-shapes')
+    try:
+        checkpoint = torch.load(path, map_location='cpu', weights_only=True)
+    except Exception as error:          # torch raises many kinds of errors for foreign files
+        raise BadInput(f'{path}: not a checkpoint of train.py, or cut off: '
+                       f'{str(error)[:200]}') from None
+    if not isinstance(checkpoint, dict) or checkpoint.get('format') != FORMAT:
+        raise BadInput(f'{path}: not a checkpoint of this version of train.py; train it again')
+    return checkpoint
+
+
+def restore(checkpoint, path, root, device='cpu'):
+    """checkpoint: dict that train.py saved -> Run"""
+    paper = Paper(checkpoint['model'])
+    try:
+        return Run(
+            paper=paper,
+            cfg=paper.Config(**checkpoint['config']),
+            training=Training(**checkpoint['training']),
+            dataset=datasets.Dataset(root=root, **checkpoint['dataset']),
+            sizes=data.Sizes(**checkpoint['sizes']),
+            vocabulary=checkpoint['vocab'] and data.Vocabulary(checkpoint['vocab']),
+            encoders=checkpoint['encoders'],
+            given=checkpoint['given'],
+            path=Path(path),
+            seed=checkpoint['seed'],
+            metric=checkpoint['metric'],
+            device=device)
+    except (KeyError, TypeError) as error:
+        raise BadInput(f'{path} does not fit {paper.name}.py as it is now: {error}') from None
+
+
+def load_weights(model, checkpoint, path):
+    try:
+        model.load_state_dict(checkpoint['state_dict'])
+    except RuntimeError as error:
+        raise BadInput(f'{path} does not fit {checkpoint["model"]}.py as it is now: '
+                       f'{str(error)[:300]}') from None
+
+
+def load(path, root='data', device='cpu'):
+    """A run's folder or one of its .pt files -> Run, model in eval mode"""
+    checkpoint = read_checkpoint(path)
+    run = restore(checkpoint, path, root, device)
+    model = run.build()
+    load_weights(model, checkpoint, path)
+    return run, model.eval()
+
+
+def open_split(run, split=None):
+    """-> Corpus with the features that the run reads. If no split is named, the test split, or the
+    validation split if the dataset has no public test captions."""
+    kinds = run.cfg.features
+    try:
+        corpus = run.dataset.split(split or 'test', kinds)
+    except BadInput as error:
+        if split:
+            raise
+        print(f'{error}. Using the validation split instead')
+        corpus = run.dataset.split('val', kinds)
+    found, _ = datasets.check_features([corpus])
+    for name, shape in found.items():
+        if list(shape) != list(run.sizes.feats[name]):
+            raise BadInput(f'{corpus.features[name].path}: features of {shape} per frame, but the '
+                           f'run was trained on {run.sizes.feats[name]}')
+    return corpus
+
+
+def open_all(loaded, split=None):
+    """[(run, model)] of the same dataset -> Corpus with the features of all runs"""
+    corpus = open_split(loaded[0][0], split)
+    for run, _ in loaded[1:]:
+        corpus.features |= open_split(run, split).features
+    return corpus
+
+
+def open_training(run):
+    """-> training and validation split. Missing or broken files are reported here, before any
+    training. Fills run.sizes, run.vocabulary and run.encoders from the data."""
+    train = run.dataset.split('train', run.cfg.features)
+    val = run.dataset.split('val', run.cfg.features)
+    feats, frames = datasets.check_features([train, val])
+    if run.sizes and run.sizes.feats != feats:
+        raise BadInput(f'the features have changed since the run began: {run.sizes.feats} then, '
+                       f'{feats} now')
+    sizes = data.Sizes(feats, frames, classes=len(train.classes), categories=len(train.categories))
+    if not run.recognises:
+        captions = [caption for several in train.captions.values() for caption in several]
+        if not captions:
+            raise BadInput(f'{run.dataset.name} has action labels but no captions: '
+                           'use --model sta --task recognise, or --model c3d')
+        run.vocabulary = run.vocabulary or data.Vocabulary.build(captions, run.training.min_count)
+        sizes.vocab = len(run.vocabulary)
+        sizes.captions = len(captions)
+    elif not train.classes:
+        raise BadInput(f'{run.dataset.name} has no action labels, which --task recognise needs')
+    run.sizes = sizes
+    run.encoders = {name: features.info for name, features in train.features.items()}
+    return train, val
+
+
+def summary(run, train, val):
+    """One line about the data and the features of a run"""
+    features = []
+    for name, shape in run.sizes.feats.items():
+        regions = ', one region' if len(shape) == 1 and name == run.cfg.features[0] else ''
+        features.append(f'{name} ({" x ".join(map(str, shape))} per frame{regions})')
+    parts = [datasets.count(train), datasets.count(val), f'features {", ".join(features)}',
+             f'run {run.path}']
+    if not run.recognises:
+        parts.insert(1, f'{run.sizes.captions:,} captions, {run.sizes.vocab:,} words')
+    return f'{run.paper.name} on {"; ".join(parts)}'
+
+
+def output(run, name, ending):
+    """-> path RUN/name.ending. For a checkpoint other than best.pt, the name of the checkpoint is
+    added, as in captions-best-joint.json."""
+    path = Path(run.path)
+    if path.suffix != '.pt':
+        return path / f'{name}{ending}'
+    suffix = '' if path.name == 'best.pt' else f'-{path.stem}'
+    return path.parent / f'{name}{suffix}{ending}'
+
+
+def add_flags(parser, count='+', captions=True):
+    """The flags of all commands that run trained models. count: how many runs, as in argparse"""
+    add = parser.add_argument
+    add('runs', nargs=count, metavar='RUN', help='a folder that train.py made, or a .pt file in it')
+    add('--split', choices=('train', 'val', 'test'),
+        help='which videos (default: test, or val if the dataset has no test captions)')
+    parser.set_defaults(beam=None, step=None)
+    if captions:
+        add('--beam', type=int, metavar='K',
+            help='beam width (default: the one that the run was trained with)')
+        add('--step', type=int, choices=(1, 2),
+            help='vre: captions after watching once (1) or twice (2) (default: 2)')
+    add('--root', default='data', help='folder of the dataset (default: data)')
+    add('--device', default='cuda' if torch.cuda.is_available() else 'cpu',
+        help='cpu or cuda (default: %(default)s)')
+
+
+def load_all(args):
+    """-> [(run, model)], all of the same dataset, with the beam and step that the flags give"""
+    data.check_device(args.device)
+    if args.beam is not None and args.beam < 1:
+        raise BadInput(f'--beam {args.beam}: the beam width must be at least 1')
+    loaded = [load(path, args.root, args.device) for path in args.runs]
+    first = loaded[0][0]
+    for run, model in loaded:
+        if run.dataset != first.dataset:
+            raise BadInput(f'{run.path} was trained on {run.dataset.name}, {first.path} on '
+                           f'{first.dataset.name}, or with another split or --limit: runs that '
+                           'are used together need the same videos')
+        run.training.beam = args.beam or run.training.beam
+        if args.step and 'step' not in run.paper.fields():
+            raise BadInput(f'--step {args.step}: {run.path} is not a run of vre')
+        if args.step:
+            run.cfg = model.cfg = dataclasses.replace(run.cfg, step=args.step)
+    return loaded
+
+
+def user_main(main):
+    """Run a command. A mistake of the user, or Ctrl-C, prints one line instead of a traceback."""
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except BadInput as error:
+        print(f'error: {error}', file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print('stopped', file=sys.stderr)
+        sys.exit(130)

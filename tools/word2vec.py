@@ -1,0 +1,62 @@
+"""Pretrained word vectors, in Google's binary format or as text, for the words of a vocabulary."""
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from data import BadInput
+
+
+def read_binary(path):
+    """A .bin file: a line "count width", then for each word the word, a space and float32 numbers.
+    Yields (place for error messages, word, numbers)."""
+    with open(path, 'rb') as file:
+        count, width = map(int, file.readline().split())
+        for i in range(1, count + 1):
+            word = bytearray()
+            while (byte := file.read(1)) not in (b' ', b''):
+                word += byte
+            numbers = file.read(4 * width)
+            if len(numbers) < 4 * width:
+                raise BadInput(f'{path}: the file ends inside word {i} of {count}')
+            word = word.decode('utf-8', 'replace').lstrip('\n')
+            yield f'word {i}', word, np.frombuffer(numbers, dtype='<f4').tolist()
+
+
+def read_text(path):
+    """A text file: one word per line, followed by its numbers. A first line "count width" is
+    skipped. Yields the same as read_binary."""
+    with open(path, encoding='utf-8') as file:
+        for i, line in enumerate(file, 1):
+            try:
+                word, *numbers = line.split()
+                numbers = [float(number) for number in numbers]
+            except ValueError:
+                raise BadInput(f'{path}, line {i}: expected a word and numbers, '
+                               f'found {line[:60]!r}') from None
+            if i > 1 or len(numbers) > 1:
+                yield f'line {i}', word, numbers
+
+
+def word2vec(path, vocabulary, size):
+    """-> vectors (V, size), found (V,): true for the words that the file contains"""
+    if not Path(path).is_file():
+        raise BadInput(f'--word2vec {path}: there is no such file')
+    vectors = torch.zeros(len(vocabulary), size)
+    found = torch.zeros(len(vocabulary), dtype=torch.bool)
+    read = read_binary if str(path).endswith('.bin') else read_text
+    for place, word, numbers in read(path):
+        if len(numbers) != size:
+            raise BadInput(f'{path}, {place}: {len(numbers)} numbers, but the embedding has '
+                           f'{size}; use --embed {len(numbers)}')
+        if word in vocabulary.index:
+            vectors[vocabulary.index[word]] = torch.tensor(numbers)
+            found[vocabulary.index[word]] = True
+    return vectors, found
+
+
+def fill_embedding(embedding, path, vocabulary):
+    """Start an nn.Embedding from these vectors -> number of words that the file contains"""
+    vectors, found = word2vec(path, vocabulary, embedding.embedding_dim)
+    embedding.weight.data[found] = vectors[found].to(embedding.weight.device)
+    return int(found.sum())
