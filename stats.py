@@ -1,107 +1,129 @@
-"""Where and when does each word look: first a place and its history, or first a moment and its objects?
+"""Should a word first choose a place and follow it in time, or first choose a moment?
 
-Paper:      A. Cherian, J. Wang, C. Hori, T. K. Marks. "Spatio-Temporal Ranked-Attention Networks for Video Captioning."
-            WACV 2020. arXiv:2001.06127, doi:10.1109/WACV45572.2020.9093291
-Covers:     Sec. 3-4.1 and tables 1 and 2 (variant and pool), Eq. 1-3, 6-12.
-Leaves out: the CNNs, and the rank-SVM (4)-(5), which (6)-(8) replace. Figure 5 is `evaluate.py --words`.
+Paper:      A. Cherian, J. Wang, C. Hori, T. K. Marks. "Spatio-Temporal Ranked-Attention Networks
+            for Video Captioning." WACV 2020. arXiv:2001.06127, doi:10.1109/WACV45572.2020.9093291
+Covers:     Sec. 3-4.1, tables 1 and 2 (variant and pool), Eq. 1-3, 6-12.
+Leaves out: the CNNs; the rank-SVM of equations (4)-(5), which (6)-(8) replace.
+            Figure 5 is drawn by `python -m tools.show words RUN`.
 
-    ST:  grid --mean over time--> spatial attention e, one for all frames --> x_1..x_F --ranked LSTM, + mean--> x_ST
+    ST:  grid --mean over time--> spatial attention e, the same for all frames --> x_1..x_F
+         x_1..x_F --mean, plus ranked LSTM--> x_ST
     TS:  frames --sharp temporal attention tau--> one grid --spatial attention e--> x_TS
-    words so far --self-attention--> s;  the query of every visual attention is [h, s]
-    [last word, xhat = tanh(mix of x_ST and x_TS), category] --LSTM--> h;  [h, xhat] --> next word
+    words so far --self-attention--> s;  the query of every visual attention is q = [h, s]
+    xhat = tanh(weighted mean of x_ST and x_TS)
+    [last word, xhat, category] --LSTM--> h;  [h, xhat] --> next word
 
-Paper -> code:  x_tj memory['x'] | x~_j keys 'st_space' | xbar_t 'frame' | xhat_t x | xhat_TS x_ts | tau, e aux
-                xhat_ST w in Eq. 6-8, x_st in Eq. 12 (with the mean)
-                h_{i-1} state['h'] before the step (s has read the last word, h has not) | zeta rank_loss |
-                beta (margin) cfg.margin | beta_1, beta_2 mix | eta cfg.eta
-Letters:        N videos, B captions, F frames, Y X grid, L = Y*X regions, D feature size, A attention, E words' embedding,
-                H hidden, Q = H + E query, T words, V vocabulary (the paper's T, n, m, D, d are F, L, T, V, D here)
+Paper -> code:  x_tj memory['x'] | x~_j x_tilde | xbar_t x_bar | tau, e aux | eta cfg.eta
+                xhat_ST w in Eq. 6-8, x_st (with the mean) in Eq. 12 | xhat_TS x_ts
+                h_{i-1} state['h'] before the step | beta of Eq. 7 cfg.margin
+                beta_1, beta_2 beta_1, beta_2, and mix after the softmax of Eq. 12
+Letters:        N videos, B captions, F frames, Y X grid, L = Y*X regions, D feature size,
+                A attention, E word embedding, H hidden, Q = H + E query, T words, V vocabulary
+                (the paper writes T, n, m, D, d for our F, L, T, V, D)
 
-Features: a frame is a grid (Y, X, D): one spatial attention for all frames; or regions (L, D) without a fixed place: one for each
-frame; or a single vector (D,): nothing to choose in space, so the ranked LSTM runs once per video and not once per word
-(its loss counts per word all the same).
+The feature of a frame has one of three shapes:
+    grid (Y, X, D)      one spatial attention for all frames
+    regions (L, D)      detected boxes have no fixed place, so each frame has its own attention
+    single vector (D,)  no spatial attention (L = 1); the input of the ranked LSTM does not depend
+                        on the word, so it runs once per video, not once per word
 """
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import exp
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from data import BadInput
+from data import BadInput, choose
 from decode import greedy, sample, select, teacher_force
 
-VARIANTS = ('st', 'ts', 'stats')                                                              # table 1
-POOLS = ('mean', 'lstm', 'mean+lstm', 'temporal', 'mean+temporal', 'ranked', 'mean+ranked')   # table 2
+VARIANTS = ('st', 'ts', 'stats')                                        # table 1
+POOLS = ('mean', 'lstm', 'mean+lstm', 'temporal', 'mean+temporal',
+         'ranked', 'mean+ranked')                                       # table 2
 
 
 @dataclass
 class Config:
-    vocab: int = 0                     # V, words (from the data)
-    feats: dict = field(default_factory=dict)  # kind -> shape of one frame's feature (from the data)
-    frames: int = 0                    # most frames of any video (from the data)
-    classes: int = 0                   # classes of the labels (from the data)
-    categories: int = 0                # categories of the videos (from the data)
-    captions: int = 0                  # training captions (from the data)
+    features: tuple = ('i3d_rgb',)  # kinds of features, all at the same frame rate, Sec. 4.1
+    variant: str = 'stats'          # the attention, a row of table 1: ST, TS, or both (stats)
+    pool: str = 'mean+ranked'       # how ST pools over time: a row of table 2 (ts does not use it)
+    category: bool = False          # read the category of the video, table 4 (+C)
+    visual: int = 512               # D, size of the visual embedding, Sec. 4.1
+    embed: int = 256                # E, size of a word embedding, Sec. 4.1
+    attn: int = 128                 # A, hidden units of every attention, Sec. 4.1
+    # UNSPECIFIED: units of the language LSTM; we chose 512.
+    hidden: int = 512               # H, units of the language LSTM
+    # UNSPECIFIED: the scale of the features; we chose a root mean square of 1 for each vector.
+    normalise: bool = True          # scale each feature vector to a root mean square of 1
+    # UNSPECIFIED: dropout; we chose 0.5 on the inputs of the LSTM and of the output layer.
+    dropout: float = 0.5            # rate of dropout on the inputs of the LSTM and the output layer
+    # UNSPECIFIED: the "low" temperature of Eq. 9; we chose 0.2.
+    temperature: float = 0.2        # temperature of the attention over frames in TS, Eq. 9
+    # UNSPECIFIED: the margin beta of Eq. 7; we chose 0.1.
+    margin: float = 0.1             # beta, margin of the ranking loss, Eq. 7
+    # UNSPECIFIED: the weight of the ranking loss, Eq. 6; we chose 0.01.
+    rank_weight: float = 0.01       # weight of the ranking loss, Eq. 6
+    eta: float = 24.0               # scheduled sampling, Sec. 4.1; a small eta means more; 0: none
+    reward_after: int = 10          # epochs of cross-entropy before the rewards, Sec. 3.4
+    # UNSPECIFIED: which BLEU is the reward; we chose BLEU-4, smoothed.
+    reward: str = 'meteor+bleu4'    # metrics whose sum is the reward, Sec. 3.4
+    # UNSPECIFIED: the weight of the reward against the cross-entropy; we chose 1.
+    reward_weight: float = 1.0      # weight of the REINFORCE loss
 
-    features: tuple = ('i3d_rgb',)     # feature kinds, aligned in time, Sec. 4.1
-    variant: str = 'stats'             # st, ts or stats, table 1
-    pool: str = 'mean+ranked'          # how ST pools over time: table 2, with --variant st (not used by ts)
-    category: bool = False             # read the category of the video, table 4 (+C)
-    visual: int = 512                  # D, visual embedding, Sec. 4.1
-    embed: int = 256                   # E, word embedding, Sec. 4.1
-    attn: int = 128                    # A, space of every attention, Sec. 4.1
-    hidden: int = 512                  # H. UNSPECIFIED: units of the language LSTM; we chose those of the visual embedding
-    normalise: bool = True             # UNSPECIFIED: scale of the features; we chose every vector to a root mean square of 1
-    dropout: float = 0.5               # UNSPECIFIED: dropout; we chose 0.5 on the LSTM's input and on what the word is read from
-    temperature: float = 0.2           # UNSPECIFIED: "low" temperature of Eq. 9; we chose 0.2
-    margin: float = 0.1                # beta of Eq. 7. UNSPECIFIED: its value; we chose 0.1
-    rank_weight: float = 0.01          # UNSPECIFIED: weight of Eq. 6 against the cross-entropy; we chose 0.01
-    eta: float = 24.0                  # scheduled sampling, Sec. 4.1; 0: always the given words
-    reward_after: int = 10             # epochs of cross-entropy alone before the rewards, Sec. 3.4
-    reward: str = 'meteor+bleu4'       # sum of metrics, Sec. 3.4. UNSPECIFIED: which BLEU; we chose BLEU-4, smoothed
-    reward_weight: float = 1.0         # UNSPECIFIED: weight of the reward against the cross-entropy; we chose 1
+    optimizer: str = 'rmsprop'      # adam, adamw or rmsprop, Sec. 4.1
+    rate: float = 1e-4              # learning rate, Sec. 4.1
+    schedule: str = 'constant'      # learning rate over time: constant or cosine
+    # UNSPECIFIED: gradient clipping; we chose a largest norm of 5.
+    clip: float = 5.0               # largest norm of the gradient
+    epochs: int = 20                # passes over the training captions, Sec. 4.1
+    videos_per_batch: int = 32      # videos in a batch, Sec. 4.1
+    # UNSPECIFIED: whether the batch size of 32 counts videos or captions; we chose videos, with
+    # one caption each by default and five in the presets.
+    captions_per_video: int = 1     # captions of each video in a batch
+    # UNSPECIFIED: how often a word must occur to be kept; we chose 3 times in the presets.
+    min_count: int = 1              # words that occur less often become <unk>
+    # UNSPECIFIED: the longest caption; we chose 30 words.
+    max_len: int = 30               # longest caption, in words
+    # UNSPECIFIED: the beam width; we chose 5.
+    beam: int = 5                   # beam width
 
-    optimizer: str = 'rmsprop'         # adam, adamw or rmsprop, Sec. 4.1
-    rate: float = 1e-4                 # learning rate, Sec. 4.1
-    weight_decay: float = 0.0          # coupled (except with adamw)
-    schedule: str = 'constant'         # constant or cosine
-    clip: float = 5.0                  # norm of the gradient. UNSPECIFIED: whether clipped; we chose 5
-    epochs: int = 20                   # Sec. 4.1
-    videos_per_batch: int = 32         # Sec. 4.1
-    captions_per_video: int = 1        # captions of each video. UNSPECIFIED: what "32" counts; we chose videos, x 5 in presets
-    min_count: int = 1                 # rarer words become <unk>. UNSPECIFIED: how rare; we chose 3 in the presets
-    max_len: int = 30                  # longest caption in words. UNSPECIFIED: its value; we chose 30
-    beam: int = 5                      # UNSPECIFIED: beam size; we chose 5
+    def __post_init__(self):
+        choose('--variant', self.variant, VARIANTS)
+        choose('--pool', self.pool, POOLS)
 
 
-PRESETS = {                            # shapes' 8 epochs end before the rewards would begin: --epochs 15 has five with them
-    'shapes': dict(features=('clip',), visual=64, embed=64, attn=64, hidden=256, normalise=False, dropout=0.1, eta=0.0,
-                   optimizer='adamw', rate=2e-3, schedule='cosine', epochs=8, captions_per_video=5, max_len=20, beam=3),
+PRESETS = {
+    # On shapes, 8 epochs end before the rewards begin; --epochs 15 adds five epochs with rewards.
+    'shapes': dict(features=('clip',), visual=64, embed=64, attn=64, hidden=256, normalise=False,
+                   dropout=0.1, eta=0.0, optimizer='adamw', rate=2e-3, schedule='cosine', epochs=8,
+                   captions_per_video=5, max_len=20, beam=3),
     'msvd': dict(features=('i3d_rgb',), min_count=3, captions_per_video=5),
     'msrvtt': dict(features=('i3d_rgb',), min_count=3, captions_per_video=5),
 }
 
 
 def sampling_rate(epoch, eta):
-    """How often scheduled sampling reads a word of the model's own: one minus the teacher-forcing ratio of Sec. 4.1."""
-    # UNSPECIFIED: whether the first epoch is 0 or 1; we chose 0.
-    return 1 - eta / (eta + exp(epoch / eta)) if eta else 0.0
+    """The probability that the next input is the model's own word instead of the reference's:
+    one minus the teacher-forcing ratio of Sec. 4.1."""
+    if eta == 0:
+        return 0.0
+    # UNSPECIFIED: whether scheduled sampling counts epochs from 0 or 1; we chose 0.
+    return 1 - eta / (eta + exp(epoch / eta))
 
 
-def rank_loss(w, frames, margin, mask=None):
-    """w (B, D), frames (B, F, D), mask (B, F) -> (B,): small where <w, x_t> grows with t. Padding (at the end) adds nothing."""
-    score = (frames @ w[:, :, None]).squeeze(2)                        # (B, F)
-    zeta = score[:, :-1] + margin - score[:, 1:]                       # Eq. 7  (B, F - 1)
-    loss = F.softplus(zeta)
-    if mask is not None:
-        loss = loss.masked_fill(~mask[:, 1:], 0.0)
-    return loss.sum(1)                                                 # Eq. 6  (B,)
+def rank_loss(w, x, margin, mask):
+    """w (B, D), x (B, F, D), mask (B, F) -> (B,): small if <w, x_t> grows with t. Padding frames
+    (at the end) add nothing."""
+    score = (x @ w[:, :, None]).squeeze(2)                              # (B, F)
+    zeta = score[:, :-1] + margin - score[:, 1:]                        # Eq. 7  (B, F - 1)
+    loss = F.softplus(zeta).masked_fill(~mask[:, 1:], 0.0)
+    return loss.sum(1)                                                  # Eq. 6  (B,)
 
 
 def reinforce(logp, advantage):
-    """logp (B, T) of sampled words, 0 after <eos>; advantage (B,) -> loss (B,), whose gradient is, on average over
-    samples, that of minus the expected reward. Any baseline that does not look at the sample leaves the expectation as it is."""
+    """logp (B, T) of sampled words, 0 after <eos>; advantage (B,) -> loss (B,). The expectation of
+    its gradient is the gradient of minus the expected reward. A baseline that does not depend on
+    the sample leaves this expectation unchanged."""
     return -advantage.detach() * logp.sum(1)
 
 
@@ -112,221 +134,344 @@ def masked_mean(x, mask):
 
 
 class Attention(nn.Module):
-    """The additive attention of Eq. 2. `w_x` makes the keys, apart: they mostly depend on the video alone, so once per video."""
+    """The scores of additive attention, Eq. 2. The caller computes the keys w_x(x): most of them
+    depend only on the video, so they are computed once per video, not once per word."""
 
     def __init__(self, query, size, attn):
         super().__init__()
-        self.w_x = nn.Linear(size, attn)                               # W_x and b
-        self.w_h = nn.Linear(query, attn, bias=False)                  # W_h
-        self.w = nn.Linear(attn, 1, bias=False)                        # w
+        self.w_x = nn.Linear(size, attn)                                # W_x and b
+        self.w_h = nn.Linear(query, attn, bias=False)                   # W_h
+        self.w = nn.Linear(attn, 1, bias=False)                         # w
 
     def forward(self, q, keys):
         """q (B, Q), keys (B, ..., A) -> scores (B, ...)"""
         h = self.w_h(q).view(len(q), *[1] * (keys.dim() - 2), -1)
-        return self.w(torch.tanh(h + keys)).squeeze(-1)                # Eq. 2  (B, ...)
+        return self.w(torch.tanh(h + keys)).squeeze(-1)                 # Eq. 2  (B, ...)
 
 
-class Visual(nn.Module):
-    """One kind of features: its embedding, its ST and TS attention and their combination, Sec. 3.1-3.3."""
+class SpaceThenTime(nn.Module):
+    """ST, Sec. 3.1: spatial attention gives one vector per frame, pooling one vector per video."""
 
     def __init__(self, cfg, shape):
         super().__init__()
-        self.cfg, query = cfg, cfg.hidden + cfg.embed
-        self.single, self.grid = len(shape) == 1, len(shape) == 3
-        # UNSPECIFIED: the embedding's form; we chose a linear one. A linear layer of an average is the average of the layer, so
-        # the attentions average whatever is smaller, the embedded features or the given ones; in the second case the keys are
-        # made of the given ones too, and W_x stands for W_x times the embedding.
-        embed, first = nn.Linear(shape[-1], cfg.visual), self.single or shape[-1] > cfg.visual
-        self.before, self.after, size = (embed, nn.Identity(), cfg.visual) if first else (nn.Identity(), embed, shape[-1])
-        if cfg.variant != 'ts':
-            if cfg.pool in ('temporal', 'mean+temporal'):
-                self.st_frames = Attention(query, size, cfg.attn)
-            elif not self.single:
-                self.st_space = Attention(query, size, cfg.attn)
-            if 'lstm' in cfg.pool or 'ranked' in cfg.pool:
-                self.lstm = nn.LSTM(cfg.visual, cfg.visual, batch_first=True)    # as many units as x has: Eq. 7 multiplies them
-        if cfg.variant != 'st':
-            self.ts_frames = Attention(query, size, cfg.attn)
-            if not self.single:
-                self.ts_space = Attention(query, size, cfg.attn)
-        if cfg.variant == 'stats':
-            self.w_st = nn.Linear(cfg.visual, cfg.attn, bias=False)    # W_ST
-            self.w_ts = nn.Linear(cfg.visual, cfg.attn, bias=False)    # W_TS
-            self.w_h = nn.Linear(query, cfg.attn, bias=False)          # W_h, shared by the two
-            self.u_st = nn.Linear(cfg.attn, 1, bias=False)             # w_ST
-            self.u_ts = nn.Linear(cfg.attn, 1, bias=False)             # w_TS
+        self.cfg = cfg
+        self.grid = len(shape) == 3
+        self.single = len(shape) == 1
+        if not self.single:
+            self.space = Attention(cfg.hidden + cfg.embed, cfg.visual, cfg.attn)
+        if cfg.pool != 'mean':          # Eq. 7 multiplies w and x, so they have the same size
+            self.lstm = nn.LSTM(cfg.visual, cfg.visual, batch_first=True)
 
     def encode(self, x, mask):
-        """x (N, F, Y, X, D), (N, F, L, D) or (N, F, D), mask (N, F) -> memory, all that does not depend on the words;
-        mean (N, D) over frames and regions"""
-        cfg, x = self.cfg, x.flatten(2, 3) if self.grid else x         # (N, F, L, D) or (N, F, D)
-        if cfg.normalise:
-            x = F.normalize(x, dim=-1) * x.shape[-1] ** 0.5
-        x = self.before(x)
-        # UNSPECIFIED: average or maximum over a frame's regions for xbar; we chose the average.
-        frame = x if self.single else x.mean(2)                        # xbar_t  (N, F, D)
-        memory = {'x': x, 'mask': mask}
-        if cfg.variant != 'ts':
-            if cfg.pool == 'temporal':
-                memory['st_frames'] = self.st_frames.w_x(x)            # (N, F, L, A) or (N, F, A)
-            elif cfg.pool == 'mean+temporal':
-                memory['frame'], memory['st_frames'] = frame, self.st_frames.w_x(frame)    # (N, F, A)
-            elif self.single:
-                memory['x_st'], memory['rank'] = self.pool(x, mask)
-            else:                                                      # on a grid from the mean over time, x~  (N, 1, L, D)
-                memory['st_space'] = self.st_space.w_x(masked_mean(x, mask)[:, None] if self.grid else x)
-        if cfg.variant != 'st':
-            memory['ts_frames'] = self.ts_frames.w_x(frame)            # (N, F, A)
-        return memory, self.after(masked_mean(frame, mask))
+        """x (N, F, L, D), mask (N, F) -> entries of memory"""
+        if self.single:
+            x_st, rank = self.pool(x.squeeze(2), mask)
+            return {'x_st': x_st, 'rank': rank}
+        if self.grid:
+            x_tilde = masked_mean(x, mask)                              # x~, Sec. 3.1.1  (N, L, D)
+            return {'st_keys': self.space.w_x(x_tilde)[:, None]}        # (N, 1, L, A)
+        return {'st_keys': self.space.w_x(x)}                           # (N, F, L, A)
+
+    def forward(self, q, memory):
+        """q (B, Q), memory -> x_ST (B, D), aux"""
+        if self.single:
+            rank = memory['rank']
+            return memory['x_st'], {'st_space': torch.ones_like(rank)[:, None, None], 'rank': rank}
+        e = self.space(q, memory['st_keys']).softmax(2)                 # Eq. 3  (B, 1 or F, L)
+        x = (e[:, :, None] @ memory['x']).squeeze(2)                    # xhat_t  (B, F, D)
+        x_st, rank = self.pool(x, memory['mask'])
+        return x_st, {'st_space': e, 'rank': rank}
 
     def pool(self, x, mask):
-        """x (B, F, D), mask (B, F) -> x_ST (B, D), the ranking loss (B,): the rows of table 2 that pool attended frames"""
-        parts, x_st, rank = self.cfg.pool.split('+'), 0, x.new_zeros(len(x))
-        if 'mean' in parts:                                            # UNSPECIFIED: how mean and LSTM combine; we chose the sum
-            x_st = masked_mean(x, mask)
-        if 'mean' != parts[-1]:
-            w = self.lstm(x)[0][torch.arange(len(x), device=x.device), mask.sum(1) - 1]   # Eq. 8  (B, D), at the last real frame
-            # UNSPECIFIED: ranking loss of mean + ranked; we chose that of the LSTM's output alone, the w of the rank-SVM.
-            rank = rank_loss(w, x, self.cfg.margin, mask) if 'ranked' in parts else rank
-            x_st = x_st + w
-        return x_st, rank
+        """x (B, F, D), mask (B, F) -> x_ST (B, D), ranking loss (B,). Sec. 3.1.2 and table 2."""
+        rank = x.new_zeros(len(x))
+        if self.cfg.pool == 'mean':
+            return masked_mean(x, mask), rank
+        last = mask.sum(1) - 1                                          # the last real frame
+        w = self.lstm(x)[0][torch.arange(len(x), device=x.device), last]    # Eq. 8  (B, D)
+        if 'ranked' in self.cfg.pool:
+            # UNSPECIFIED: the vector in the ranking loss of mean + ranked; we chose the LSTM's
+            # output without the mean, because it takes the place of the rank-SVM's w.
+            rank = rank_loss(w, x, self.cfg.margin, mask)
+        if 'mean' in self.cfg.pool:
+            # UNSPECIFIED: how the mean and the LSTM's output are combined; we chose their sum.
+            return masked_mean(x, mask) + w, rank
+        return w, rank
 
-    def st(self, q, memory):
-        """Space, then time: q (B, Q) -> x_ST (B, D), aux"""
-        x, mask = memory['x'], memory['mask']
-        if 'temporal' in self.cfg.pool:                                # over all F*L features, or over the frames' means
-            x = memory.get('frame', x)
-            e = self.st_frames(q, memory['st_frames'])                 # (B, F) or (B, F, L)
-            e = e.masked_fill(~mask.view(*mask.shape, *[1] * (e.dim() - 2)), float('-inf'))
-            e = e.flatten(1).softmax(1).view_as(e)                     # Eq. 1  (B, F) or (B, F, L)
-            return self.after((e.flatten(1)[:, None] @ x.flatten(1, -2)).squeeze(1)), {'st_frames': e}
-        if self.single:
-            return memory['x_st'], {'rank': memory['rank']}
-        e = self.st_space(q, memory['st_space']).softmax(2)            # Eq. 3  (B, 1, L) on a grid, (B, F, L) on regions
-        x = self.after((e[:, :, None] @ x).squeeze(2))                 # (B, F, D), every frame with its attention
-        x_st, rank = self.pool(x, mask)
-        return x_st, {'st_space': e.squeeze(1) if self.grid else e, 'rank': rank}
 
-    def ts(self, q, memory):
-        """Time, then space: q (B, Q) -> x_TS (B, D), aux"""
-        x, mask = memory['x'], memory['mask']
-        # DEVIATION: paper prints an arg max, here a sharp softmax, because that is what the paper says it computes.
-        tau = self.ts_frames(q, memory['ts_frames']).masked_fill(~mask, float('-inf'))
-        tau = (tau / self.cfg.temperature).softmax(1)                  # Eq. 9  (B, F)
-        # (B, L, D) or (B, D), the chosen frame. Of regions, box j of several frames is mixed as far as tau does not pick one.
-        x = (tau[:, None] @ x.flatten(2)).view(len(x), *x.shape[2:])
+class TemporalAttention(nn.Module):
+    """The rows of table 2 with one attention in place of ST: over all F*L features (temporal), or
+    over the means of the F frames (mean+temporal)."""
+
+    def __init__(self, cfg):
+        super().__init__()
+        self.mean = cfg.pool == 'mean+temporal'
+        self.frames = Attention(cfg.hidden + cfg.embed, cfg.visual, cfg.attn)
+
+    def encode(self, x, mask):
+        """x (N, F, L, D), mask (N, F) -> entries of memory"""
+        if not self.mean:
+            return {'st_keys': self.frames.w_x(x)}                      # (N, F, L, A)
+        x = x.mean(2, keepdim=True)                                     # (N, F, 1, D)
+        return {'st_x': x, 'st_keys': self.frames.w_x(x)}
+
+    def forward(self, q, memory):
+        """q (B, Q), memory -> x_ST (B, D), aux"""
+        x = memory['st_x'] if self.mean else memory['x']                # (B, F, L or 1, D)
+        padding = ~memory['mask'][:, :, None]
+        e = self.frames(q, memory['st_keys']).masked_fill(padding, float('-inf'))
+        e = e.flatten(1).softmax(1).view_as(e)                          # Eq. 1  (B, F, L or 1)
+        x_st = (e.flatten(1)[:, None] @ x.flatten(1, 2)).squeeze(1)     # (B, D)
+        return x_st, {'st_frames': e}
+
+
+class TimeThenSpace(nn.Module):
+    """TS, Sec. 3.2: temporal attention chooses one frame, spatial attention a place in it."""
+
+    def __init__(self, cfg, shape):
+        super().__init__()
+        self.temperature = cfg.temperature
+        self.single = len(shape) == 1
+        self.frames = Attention(cfg.hidden + cfg.embed, cfg.visual, cfg.attn)
+        if not self.single:
+            self.space = Attention(cfg.hidden + cfg.embed, cfg.visual, cfg.attn)
+
+    def forward(self, q, memory):
+        """q (B, Q), memory -> x_TS (B, D), aux"""
+        score = self.frames(q, memory['ts_keys']).masked_fill(~memory['mask'], float('-inf'))
+        # DEVIATION: paper prints an arg max in Eq. 9, here a softmax with a low temperature,
+        # because an arg max has no gradient, and the paper's text says that it uses this softmax.
+        tau = (score / self.temperature).softmax(1)                     # Eq. 9  (B, F)
+        # With regions, boxes of different frames that have the same number j are blended, although
+        # they are unrelated, unless tau is one-hot.
+        x = torch.einsum('bf,bfld->bld', tau, memory['x'])              # x_tau  (B, L, D)
         if self.single:
-            return x, {'ts_frames': tau}
-        # DEVIATION: paper prints no softmax, here one, because the weights are to sum to one.
-        e = self.ts_space(q, self.ts_space.w_x(x)).softmax(1)          # Eq. 10  (B, L)
-        return self.after((e[:, None] @ x).squeeze(1)), {'ts_frames': tau, 'ts_space': e}    # Eq. 11  (B, D)
+            e = torch.ones_like(tau[:, :1])
+        else:
+            # DEVIATION: paper prints Eq. 10 without a softmax, here with one, because the paper
+            # asks for weights that sum to 1.
+            e = self.space(q, self.space.w_x(x)).softmax(1)             # Eq. 10  (B, L)
+        x_ts = (e[:, None] @ x).squeeze(1)                              # Eq. 11  (B, D)
+        return x_ts, {'ts_frames': tau, 'ts_space': e}
+
+
+class Visual(nn.Module):
+    """One kind of features: its embedding, its ST and TS, and their mixture, Sec. 3.1-3.3."""
+
+    def __init__(self, cfg, shape):
+        super().__init__()
+        self.cfg = cfg
+        self.st = None
+        self.ts = None
+        # UNSPECIFIED: the form of the visual embedding; we chose a linear layer.
+        self.embed = nn.Linear(shape[-1], cfg.visual)
+        if cfg.variant != 'ts':
+            temporal = 'temporal' in cfg.pool
+            self.st = TemporalAttention(cfg) if temporal else SpaceThenTime(cfg, shape)
+        if cfg.variant != 'st':
+            self.ts = TimeThenSpace(cfg, shape)
+        if cfg.variant == 'stats':
+            self.w_st = nn.Linear(cfg.visual, cfg.attn, bias=False)     # W_ST
+            self.w_ts = nn.Linear(cfg.visual, cfg.attn, bias=False)     # W_TS
+            self.w_h = nn.Linear(cfg.hidden + cfg.embed, cfg.attn, bias=False)   # W_h, shared
+            self.u_st = nn.Linear(cfg.attn, 1, bias=False)              # w_ST
+            self.u_ts = nn.Linear(cfg.attn, 1, bias=False)              # w_TS
+
+    def encode(self, x, mask):
+        """x (N, F, Y, X, D), (N, F, L, D) or (N, F, D), mask (N, F) -> memory: all that does not
+        depend on the words; mean (N, D) over frames and regions"""
+        x = x.reshape(*x.shape[:2], -1, x.shape[-1])                    # (N, F, L, D)
+        if self.cfg.normalise:
+            x = F.normalize(x, dim=-1) * x.shape[-1] ** 0.5
+        x = self.embed(x)
+        # UNSPECIFIED: average or maximum over the regions of a frame in xbar; we chose the average.
+        x_bar = x.mean(2)                                               # xbar, Sec. 3.2  (N, F, D)
+        memory = {'x': x, 'mask': mask}
+        if self.st is not None:
+            memory.update(self.st.encode(x, mask))
+        if self.ts is not None:
+            memory['ts_keys'] = self.ts.frames.w_x(x_bar)               # (N, F, A)
+        return memory, masked_mean(x_bar, mask)
 
     def forward(self, q, memory):
         """q (B, Q), memory -> xhat (B, D), aux"""
-        # UNSPECIFIED: the tanh of Eq. 12 when a branch is alone; we chose to keep it.
-        if self.cfg.variant != 'stats':
-            x, aux = (self.st if self.cfg.variant == 'st' else self.ts)(q, memory)
-            return torch.tanh(x), aux
-        (x_st, st), (x_ts, ts) = self.st(q, memory), self.ts(q, memory)
-        h = self.w_h(q)
-        mix = torch.cat([self.u_st(torch.tanh(self.w_st(x_st) + h)),   # beta_1
-                         self.u_ts(torch.tanh(self.w_ts(x_ts) + h))], 1).softmax(1)      # beta_2 -> (B, 2)
-        return torch.tanh(mix[:, :1] * x_st + mix[:, 1:] * x_ts), {**st, **ts, 'mix': mix}    # Eq. 12  (B, D)
+        if self.ts is None:
+            x, aux = self.st(q, memory)
+        elif self.st is None:
+            x, aux = self.ts(q, memory)
+        else:
+            x_st, aux = self.st(q, memory)
+            x_ts, aux_ts = self.ts(q, memory)
+            h = self.w_h(q)
+            beta_1 = self.u_st(torch.tanh(self.w_st(x_st) + h))         # (B, 1)
+            beta_2 = self.u_ts(torch.tanh(self.w_ts(x_ts) + h))         # (B, 1)
+            mix = torch.cat([beta_1, beta_2], 1).softmax(1)             # (B, 2)
+            x = mix[:, :1] * x_st + mix[:, 1:] * x_ts
+            aux = {**aux, **aux_ts, 'mix': mix}
+        # UNSPECIFIED: whether the tanh of Eq. 12 stays if ST or TS is alone; we chose to keep it.
+        return torch.tanh(x), aux                                       # Eq. 12  (B, D)
+
+
+def check_aligned(batch, names):
+    """Refuse a video whose kinds of features have different numbers of frames."""
+    count = torch.stack([batch['mask'][name].sum(1) for name in names], 1)      # (N, kinds)
+    wrong = (count != count[:, :1]).any(1).nonzero()[:, 0].tolist()
+    if wrong:
+        video = wrong[0]
+        found = ', '.join(f'{name} {n}' for name, n in zip(names, count[video].tolist()))
+        raise BadInput(f'features of video {batch["ids"][video]}: the kinds must be aligned in '
+                       f'time, but their numbers of frames are {found}; extract them at one rate')
 
 
 class Captioner(nn.Module):
-    def __init__(self, cfg):
+    """The language LSTM, Sec. 3, with one Visual for each kind of features."""
+
+    def __init__(self, cfg, sizes):
         super().__init__()
-        if cfg.variant not in VARIANTS or cfg.pool not in POOLS:
-            raise BadInput(f'variant {cfg.variant!r} is none of {VARIANTS}, or pool {cfg.pool!r} none of {POOLS}')
-        if cfg.category and not cfg.categories:
-            raise BadInput('category is set, but the dataset gives no categories')
-        self.cfg, visual = cfg, cfg.visual * len(cfg.features)
-        self.visual = nn.ModuleDict({name: Visual(cfg, cfg.feats[name]) for name in cfg.features})
-        self.embed = nn.Embedding(cfg.vocab, cfg.embed)
-        self.words = Attention(cfg.embed, cfg.embed, cfg.attn)         # self-attention: query and keys ...
-        self.value = nn.Linear(cfg.embed, cfg.embed, bias=False)       # ... and values
+        if cfg.category and not sizes.categories:
+            raise BadInput('--category: this dataset has no categories; leave the flag out')
+        self.cfg = cfg
+        visual = cfg.visual * len(cfg.features)
+        category = cfg.embed if cfg.category else 0
+        kinds = {name: Visual(cfg, sizes.feats[name]) for name in cfg.features}
+        self.visual = nn.ModuleDict(kinds)
+        self.embed = nn.Embedding(sizes.vocab, cfg.embed)
+        self.words = Attention(cfg.embed, cfg.embed, cfg.attn)          # self-attention
+        self.value = nn.Linear(cfg.embed, cfg.embed, bias=False)        # its values
         if cfg.category:
-            self.category = nn.Embedding(cfg.categories, cfg.embed)
+            self.category = nn.Embedding(sizes.categories, cfg.embed)
         self.init = nn.Linear(visual, 2 * cfg.hidden)
-        self.lstm = nn.LSTMCell(cfg.embed + visual + cfg.embed * cfg.category, cfg.hidden)
+        self.lstm = nn.LSTMCell(cfg.embed + visual + category, cfg.hidden)
         self.drop = nn.Dropout(cfg.dropout)
-        self.out = nn.Linear(cfg.hidden + visual, cfg.vocab)
+        self.out = nn.Linear(cfg.hidden + visual, sizes.vocab)
 
     def encode(self, batch):
-        """batch -> memory, state: h, c (N, H); keys (N, 0, A) and values (N, 0, E) of the words said so far"""
-        names = self.cfg.features
-        count = torch.stack([batch['mask'][name].sum(1) for name in names], 1)           # (N, kinds)
-        if (count != count[:, :1]).any():
-            i = (count != count[:, :1]).any(1).nonzero()[0, 0].item()
-            found = ', '.join(f'{name} {n}' for name, n in zip(names, count[i].tolist()))
-            raise BadInput(f'features must be aligned in time, but the frames of video {batch["ids"][i]} are: {found}')
-        memory, means = {}, []
+        """batch -> memory; state: h, c (N, H), and the keys (N, 0, A) and values (N, 0, E) of the
+        words so far, of which there are none yet"""
+        check_aligned(batch, self.cfg.features)
+        memory = {}
+        means = []
         for name, visual in self.visual.items():
             memory[name], mean = visual.encode(batch['feats'][name], batch['mask'][name])
             means.append(mean)
         if self.cfg.category:
             if 'category' not in batch:
-                raise BadInput('this model reads the category of a video, and none is given')
-            # UNSPECIFIED: how "+C" enters; we chose an embedding beside the word, so testing needs the category too.
-            memory['category'] = self.category(batch['category'])
-        # UNSPECIFIED: the first state; we chose a layer over the mean feature.
+                raise BadInput('--category: this model reads the category of each video, but the '
+                               'videos have none; train a model without the flag')
+            # UNSPECIFIED: how the category of "+C" is used; we chose to embed it and to concatenate
+            # it with the word, so the category is needed at test time too.
+            memory['category'] = self.category(batch['category'])       # (N, E)
+        # UNSPECIFIED: the first state of the LSTM; we chose a tanh layer on the mean feature.
         h, c = torch.tanh(self.init(torch.cat(means, 1))).chunk(2, 1)
-        return memory, {'h': h, 'c': c, 'keys': h.new_zeros(len(h), 0, self.cfg.attn),
-                        'values': h.new_zeros(len(h), 0, self.cfg.embed)}
+        keys = h.new_zeros(len(h), 0, self.cfg.attn)
+        values = h.new_zeros(len(h), 0, self.cfg.embed)
+        return memory, {'h': h, 'c': c, 'keys': keys, 'values': values}
+
+    def read(self, token, state):
+        """token (B,) or None -> word (B, E), self-attention s (B, E), keys (B, t, A) and values
+        (B, t, E) with those of the new word"""
+        keys = state['keys']
+        values = state['values']
+        if token is None:
+            # UNSPECIFIED: the input before the first word; we chose zeros for the word and for the
+            # result of the self-attention.
+            zeros = keys.new_zeros(len(keys), self.cfg.embed)
+            return zeros, zeros, keys, values
+        word = self.embed(token)                                        # (B, E)
+        keys = torch.cat([keys, self.words.w_x(word)[:, None]], 1)
+        values = torch.cat([values, self.value(word)[:, None]], 1)
+        # UNSPECIFIED: query and positions of the self-attention; we chose the last word as the
+        # query, and no positions, because h depends on the order of the words.
+        alpha = self.words(word, keys).softmax(1)                       # (B, t)
+        s = (alpha[:, None] @ values).squeeze(1)                        # (B, E)
+        return word, s, keys, values
 
     def step(self, token, state, memory):
-        """token (B,) or None -> logits (B, V), state, aux of the first feature kind, as far as the variant has them:
-        st_space (B, L) on a grid or (B, F, L) on regions; st_frames (B, F) or (B, F, L), pools `temporal`; ts_frames (B, F);
-        ts_space (B, L); mix (B, 2), ST and TS; rank (B,), the word's ranking loss, summed over the kinds"""
-        h, keys, values = state['h'], state['keys'], state['values']
-        # UNSPECIFIED: what comes before the first word; we chose zeros for the word and for what self-attention finds.
-        word = s = h.new_zeros(len(h), self.cfg.embed)
-        if token is not None:                                          # only the new word's key and value are computed
-            word = self.embed(token)                                   # (B, E)
-            keys = torch.cat([keys, self.words.w_x(word)[:, None]], 1)                   # (B, t, A)
-            values = torch.cat([values, self.value(word)[:, None]], 1)                   # (B, t, E)
-            # UNSPECIFIED: query and order of the self-attention; we chose the last word, and no positions: h knows the order.
-            s = (self.words(word, keys).softmax(1)[:, None] @ values).squeeze(1)         # (B, E)
-        # UNSPECIFIED: how words and state combine, and how xhat enters LSTM(h, y); we chose side by side. So the h of the query
-        # has not read the last word yet: that one is in s.
-        q = torch.cat([h, s], 1)                                       # the query of every visual attention  (B, Q)
-        # UNSPECIFIED: how kinds combine; we chose an attention for each, concatenated.
-        xs, auxes = zip(*(visual(q, memory[name]) for name, visual in self.visual.items()))
-        inputs = [word, *xs] + ([memory['category']] if self.cfg.category else [])
-        h, c = self.lstm(self.drop(torch.cat(inputs, 1)), (h, state['c']))               # (B, H)
-        aux = dict(auxes[0])
+        """token (B,) or None -> logits (B, V), state, aux of the first kind of features:
+        ST    st_space (B, 1, L) on a grid, (B, F, L) on regions; rank (B,), the ranking loss of
+              this word, summed over all kinds. With temporal attention instead: st_frames
+              (B, F, L), or (B, F, 1) over the means of the frames
+        TS    ts_frames (B, F) and ts_space (B, L)
+        both  mix (B, 2), the weights of ST and TS"""
+        word, s, keys, values = self.read(token, state)
+        # UNSPECIFIED: how the words, the LSTM's state and xhat are combined; we chose to
+        # concatenate them: [h, s] is the query, [word, xhat] the input of the LSTM. So the h in the
+        # query has not read the last word yet, but s has.
+        q = torch.cat([state['h'], s], 1)                               # (B, Q)
+        # UNSPECIFIED: how several kinds of features are combined; we chose separate attentions,
+        # whose results are concatenated.
+        looks = [visual(q, memory[name]) for name, visual in self.visual.items()]
+        xhat = torch.cat([x for x, _ in looks], 1)                      # (B, kinds * D)
+        aux = looks[0][1]
         if 'rank' in aux:
-            aux['rank'] = sum(a['rank'] for a in auxes)
-        # UNSPECIFIED: what the word is read from; we chose h and xhat: the attentions learn much sooner than from h alone.
-        logits = self.out(self.drop(torch.cat([h, *xs], 1)))           # (B, V)
+            aux['rank'] = sum(of_kind['rank'] for _, of_kind in looks)
+        inputs = [word, xhat]
+        if self.cfg.category:
+            inputs.append(memory['category'])
+        h, c = self.lstm(self.drop(torch.cat(inputs, 1)), (state['h'], state['c']))
+        # UNSPECIFIED: the input of the output layer; we chose [h, xhat], because the attentions
+        # then learn much faster than with h alone.
+        logits = self.out(self.drop(torch.cat([h, xhat], 1)))           # (B, V)
         return logits, {'h': h, 'c': c, 'keys': keys, 'values': values}, aux
 
     def forward(self, batch, *, epoch=0, reward_fn=None):
-        """batch -> loss (), logs. Sec. 3.4: cross-entropy and ranking loss; after `reward_after` epochs also REINFORCE."""
-        cfg, rows = self.cfg, batch['rows']
-        encoded = self.encode(batch)
-        memory, state = select(encoded, rows)                          # videos -> captions
-        own_words = sampling_rate(epoch, cfg.eta) if self.training else 0.0
-        logp, aux = teacher_force(self, memory, state, batch['captions'], own_words)     # (B, T)
-        loss = nll = -logp.sum(1)                                      # (B,)
+        """batch -> loss (), logs. Sec. 3.4: cross-entropy and ranking loss, and after
+        `reward_after` epochs also the rewards."""
+        cfg = self.cfg
+        videos = self.encode(batch)                                     # memory, state per video
+        captions = select(videos, batch['rows'])                        # memory, state per caption
+        own_words = 0.0
+        if self.training:
+            own_words = sampling_rate(epoch, cfg.eta)
+        logp, aux = teacher_force(self, *captions, batch['captions'], own_words)    # (B, T)
+        nll = -logp.sum(1)                                              # (B,)
+        loss = nll
         logs = {'nll': nll.mean().item()}
         if 'rank' in aux:
-            rank = aux['rank'].sum(1)                                  # every word attends anew, so has its own ranking loss
-            loss, logs['rank'] = loss + cfg.rank_weight * rank, rank.mean().item()
+            rank = aux['rank'].sum(1)       # each word has its own attention and ranking loss
+            loss = loss + cfg.rank_weight * rank
+            logs['rank'] = rank.mean().item()
         if reward_fn is not None and epoch >= cfg.reward_after:
-            words, logp = sample(self, memory, state, cfg.max_len)     # one per caption, with this pass's dropout
-            reward = reward_fn([batch['ids'][i] for i in rows.tolist()], words)          # (B,)
-            # UNSPECIFIED: the baseline; we chose the self-critical one of [44], which Sec. 2 names.
-            baseline = reward_fn(batch['ids'], self.best_guess(*encoded))[rows]          # (B,)
+            words, logp = sample(self, *captions, cfg.max_len)          # (B, T)
+            ids = [batch['ids'][i] for i in batch['rows'].tolist()]
+            reward = reward_fn(ids, words)                              # (B,)
+            # UNSPECIFIED: the baseline of REINFORCE; we chose the self-critical one of [44], to
+            # which Sec. 2 refers: the reward of the greedy caption.
+            baseline = reward_fn(batch['ids'], self.best_guess(*videos))[batch['rows']]     # (B,)
             loss = loss + cfg.reward_weight * reinforce(logp, reward - baseline)
-            logs |= {'reward': reward.mean().item(), 'baseline': baseline.mean().item()}
+            logs['reward'] = reward.mean().item()
+            logs['baseline'] = baseline.mean().item()
         return loss.mean(), logs
 
     def best_guess(self, memory, state):
-        """-> greedy captions (N, T), one per video, without dropout: the baseline that a sample has to beat"""
+        """-> greedy captions (N, T), one per video, without dropout"""
         training = self.training
         self.eval()
         words, _ = greedy(self, memory, state, self.cfg.max_len)
         self.train(training)
         return words
+
+
+def attention(aux):
+    """aux of the T words of one video, without padding frames -> (T, F, L): the weight of each
+    region of each frame, which sums to 1 for every word. F = 1 if all frames share one map. ST
+    pools its frames without weights, so its share is spread evenly over them."""
+    st = aux.get('st_frames')                                           # (T, F, L or 1)
+    if 'st_space' in aux:
+        st = aux['st_space'] / aux['st_space'].shape[1]                 # (T, 1 or F, L)
+    if 'ts_frames' not in aux:
+        return st
+    ts = aux['ts_frames'][:, :, None] * aux['ts_space'][:, None]        # (T, F, L)
+    if st is None:
+        return ts
+    st = st.expand_as(ts) * st.shape[1:].numel() / ts.shape[1:].numel()
+    mix = aux['mix'][:, :, None, None]                                  # (T, 2, 1, 1)
+    return mix[:, 0] * st + mix[:, 1] * ts
+
+
+VIEW = {
+    'attention': attention,
+    'bars': {'mix': ('ST', 'TS')},
+    'legend': 'Above each word: the frame with the most attention, bright where the word looks. '
+              'The strip shows the weight of every frame.',
+}

@@ -1,502 +1,325 @@
-"""STaTS: its equations against plain loops, its shortcuts against the long way, its rewards against enumeration."""
+"""stats.py against a plain loop over the paper, one word of one caption at a time; the values that
+the paper prints; REINFORCE against enumeration."""
 import itertools
 import math
+from unittest import mock
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+import decode
+import helpers
 import stats
-from data import EOS, PAD
-from decode import select, teacher_force
-from stats import POOLS, VARIANTS, Attention, Captioner, Config, Visual, rank_loss, reinforce, sampling_rate
+from data import EOS, PAD, BadInput
+from stats import POOLS, PRESETS, VIEW, Captioner, Config, rank_loss, reinforce, sampling_rate
 
-GRID, REGIONS, SINGLE = (2, 3, 5), (4, 5), (5,)
-
-
-def config(shape=GRID, **changes):
-    sizes = dict(vocab=8, feats={'a': list(shape), 'b': list(shape)}, frames=4, features=('a',), visual=6, embed=4, attn=3, hidden=5,
-                 dropout=0.0, max_len=5, rank_weight=0.5, eta=0.0)
-    return Config(**{**sizes, **changes})
+SHAPES = {'grid': (2, 3, 5), 'regions': (4, 5), 'single': (5,)}
+SMALL = dict(visual=4, embed=3, attn=8, hidden=5, dropout=0.0, max_len=5, rank_weight=0.5, eta=0.0)
+MODELS = [('ts', 'mean'), *itertools.product(('st', 'stats'), POOLS)]
+CASES = [dict(variant=v, pool=p, shape=s) for (v, p), s in itertools.product(MODELS, SHAPES)]
+CASES += [dict(shape='grid', normalise=False), dict(features=('a', 'b'), category=True)]
 
 
-def build(cfg, seed=0, scale=3.0):
-    """In double precision, with weights scaled up, so that attentions are far from uniform."""
-    torch.manual_seed(seed)
-    model = Captioner(cfg).double()
-    with torch.no_grad():
-        for p in model.parameters():
-            p.mul_(scale)
-    return model
+def make(shape='grid', features=('a',), vocab=7, **fields):
+    """-> model in float64 with large weights, batch of three videos with 3, 1 and 4 frames"""
+    torch.manual_seed(0)
+    feats = {name: SHAPES[shape] for name in features}
+    cfg = Config(**{**SMALL, **fields}, features=features)
+    model = Captioner(cfg, helpers.sizes(feats, vocab=vocab, categories=3)).double()
+    helpers.scale_up(model, 3.0)
+    batch = helpers.batch(feats, vocab=vocab)
+    for name in features:
+        batch['feats'][name] = batch['feats'][name].double()
+        batch['feats'][name][~batch['mask'][name]] = 50.0       # padding must change nothing
+    return model, batch
 
 
-def batch(shape=GRID, frames=(4, 2), kinds=('a',), seed=0):
-    """Two videos (by default of four and two frames) with two captions each."""
-    g, N = torch.Generator().manual_seed(seed), len(frames)
-    mask = torch.arange(max(frames)) < torch.tensor(frames)[:, None]
-    x = {k: torch.randn(N, max(frames), *shape, generator=g).double() for k in kinds}
-    x = {k: v * mask.view(*mask.shape, *[1] * len(shape)) for k, v in x.items()}
-    captions = torch.tensor([[3, 4, 5, EOS], [6, 3, 4, EOS], [5, 7, EOS, PAD], [4, 4, 3, EOS]])[:2 * N]
-    return {'feats': x, 'mask': {k: mask for k in kinds}, 'captions': captions, 'rows': torch.arange(N).repeat_interleave(2),
-            'caption_ids': torch.arange(2 * N), 'ids': [f'v{i}' for i in range(N)], 'category': torch.arange(N)}
+def attend(att, q, xs):
+    """Eq. 1 and 2: the query q, features xs (M, D) -> weights (M,)"""
+    scores = [att.w.weight[0] @ torch.tanh(att.w_h.weight @ q + att.w_x(x)) for x in xs]
+    return torch.stack(scores).softmax(0)
 
 
-def logps(model, b):
-    memory, state = select(model.encode(b), b['rows'])
-    return teacher_force(model, memory, state, b['captions'])[0]
+def lstm_step(lstm, x, h, c):
+    """An LSTM written out, with torch's order of weights and gates"""
+    w_x, w_h, b_x, b_h = lstm.parameters()
+    i, f, g, o = (w_x @ x + b_x + w_h @ h + b_h).chunk(4)
+    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    return o.sigmoid() * c.tanh(), c
 
 
-# ------------------------------------------------------------------------------------------------------------ ranking loss
+def plain_st(st, cfg, shape, x, q):
+    """x (n, L, D) of one video -> x_ST, ranking loss, weights (n, L) that sum to 1"""
+    n, L, D = x.shape
+    if 'temporal' in cfg.pool:
+        x = x if cfg.pool == 'temporal' else x.mean(1, keepdim=True)
+        e = attend(st.frames, q, x.flatten(0, 1))
+        return e @ x.flatten(0, 1), 0.0, e.view(n, -1).expand(n, L) * x.shape[1] / L
+    e = torch.ones(n, L).double()
+    if shape != 'single':
+        e = torch.stack([attend(st.space, q, x.mean(0) if shape == 'grid' else y) for y in x])
+    frames = [e[t] @ x[t] for t in range(n)]
+    x_st = sum(frames) / n if 'mean' in cfg.pool else 0.0
+    w = c = torch.zeros(D).double()
+    if cfg.pool != 'mean':
+        for frame in frames:
+            w, c = lstm_step(st.lstm, frame, w, c)
+    rank = 0.0
+    if 'ranked' in cfg.pool:
+        rank = sum(F.softplus(w @ a + cfg.margin - w @ b) for a, b in itertools.pairwise(frames))
+    return x_st + w, rank, e / n
+
+
+def plain_ts(ts, cfg, shape, x, q):
+    """x (n, L, D) of one video -> x_TS, weights (n, L) that sum to 1"""
+    tau = attend(ts.frames, q, x.mean(1)) ** (1 / cfg.temperature)
+    tau = tau / tau.sum()
+    chosen = sum(tau[t] * x[t] for t in range(len(x)))
+    e = attend(ts.space, q, chosen) if shape != 'single' else torch.ones(1).double()
+    return e @ chosen, tau[:, None] * e
+
+
+def plain_visual(part, cfg, shape, x, q):
+    """x (n, L, D) of one video -> xhat, ranking loss, weights (n, L) that sum to 1"""
+    rank = 0.0
+    if cfg.variant == 'st':
+        xhat, rank, weights = plain_st(part.st, cfg, shape, x, q)
+    elif cfg.variant == 'ts':
+        xhat, weights = plain_ts(part.ts, cfg, shape, x, q)
+    else:
+        x_st, rank, st_weights = plain_st(part.st, cfg, shape, x, q)
+        x_ts, ts_weights = plain_ts(part.ts, cfg, shape, x, q)
+        h = part.w_h.weight @ q
+        beta_1 = part.u_st.weight[0] @ torch.tanh(part.w_st.weight @ x_st + h)
+        beta_2 = part.u_ts.weight[0] @ torch.tanh(part.w_ts.weight @ x_ts + h)
+        share = beta_1.exp() / (beta_1.exp() + beta_2.exp())
+        xhat = share * x_st + (1 - share) * x_ts
+        weights = share * st_weights + (1 - share) * ts_weights
+    if cfg.variant == 'ts' or cfg.pool in ('mean', 'temporal', 'mean+temporal'):    # no LSTM
+        assert torch.allclose(torch.einsum('fl,fld->d', weights, x), xhat)
+    return torch.tanh(xhat), rank, weights
+
+
+def plain_caption(model, batch, shape, row, words):
+    """-> sum of log p, sum of ranking losses, weights (T, n, L) of the first kind of features"""
+    cfg = model.cfg
+    video = batch['rows'][row]
+    xs = []
+    for name, part in model.visual.items():
+        x = batch['feats'][name][video][batch['mask'][name][video]]             # (n, ..., D)
+        if cfg.normalise:
+            x = x / x.square().mean(-1, keepdim=True).sqrt()
+        xs.append(part.embed(x).view(len(x), -1, cfg.visual))
+    h, c = torch.tanh(model.init(torch.cat([x.mean((0, 1)) for x in xs]))).chunk(2)
+    category = model.category.weight[batch['category'][video]] if cfg.category else h[:0]
+    word = s = torch.zeros(cfg.embed).double()
+    said = []
+    results = []
+    for token in words[words != PAD].tolist():
+        if said:
+            word = said[-1]
+            s = attend(model.words, word, said) @ model.value(torch.stack(said))
+        q = torch.cat([h, s])
+        looks = [plain_visual(part, cfg, shape, x, q) for part, x in zip(model.visual.values(), xs)]
+        xhat = torch.cat([look[0] for look in looks])
+        h, c = lstm_step(model.lstm, torch.cat([word, xhat, category]), h, c)
+        logits = model.out(torch.cat([h, xhat]))
+        logp = logits[token] - logits[PAD + 1:].logsumexp(0)
+        results.append((logp, sum(look[1] for look in looks), looks[0][2]))
+        said.append(model.embed.weight[token])
+    logp, rank, weights = zip(*results)
+    return sum(logp), sum(rank), torch.stack(weights)
+
+
+@pytest.fixture(scope='module', params=CASES, ids=lambda case: '-'.join(map(str, case.values())))
+def case(request):
+    """-> shape, model, batch, the results of plain_caption for each caption"""
+    model, batch = make(**request.param)
+    shape = request.param.get('shape', 'grid')
+    plain = [plain_caption(model, batch, shape, *one) for one in enumerate(batch['captions'])]
+    return shape, model, batch, plain
+
+
+def test_loss_and_gradients_are_those_of_the_plain_loop(case):
+    shape, model, batch, plain = case
+    loss, logs = model(batch)
+    logp, rank, _ = zip(*plain)
+    want = (-sum(logp) + SMALL['rank_weight'] * sum(rank)) / 4
+    assert logs['nll'] == pytest.approx(-sum(logp).item() / 4)
+    assert logs.get('rank', 0.0) == pytest.approx(torch.as_tensor(sum(rank)).item() / 4)
+    assert loss.item() == pytest.approx(want.item())
+    got = torch.autograd.grad(loss, model.parameters(), allow_unused=True)
+    exact = torch.autograd.grad(want, model.parameters(), allow_unused=True)
+    looks = shape != 'single' or model.cfg.variant != 'st' or 'temporal' in model.cfg.pool
+    for (name, _), g, e in zip(model.named_parameters(), got, exact):
+        if looks or not name.startswith(('words.', 'value.')):  # these two only make the query
+            assert torch.allclose(g, e) and g.abs().max() > 0, name
+        else:
+            assert g is None and e is None, name
+
+
+def test_the_view_shows_the_weights_of_the_plain_loop(case):
+    """Of the last caption, whose video has no padding. If ST is alone, F = 1 where all frames share
+    one map, and L = 1 where the attention sees only the means of the frames."""
+    shape, model, batch, plain = case
+    cfg = model.cfg
+    memory, state = decode.select(model.encode(batch), batch['rows'][-1:])
+    _, aux = decode.teacher_force(model, memory, state, batch['captions'][-1:])
+    want = plain[-1][2]                                                         # (T, n, L)
+    got = VIEW['attention']({name: value[0, :len(want)] for name, value in aux.items()})
+    assert torch.allclose(got.sum((1, 2)), torch.ones(len(want)).double())
+    if cfg.variant == 'st' and cfg.pool == 'mean+temporal':
+        want = want.sum(2, keepdim=True)
+    elif cfg.variant == 'st' and cfg.pool != 'temporal' and shape != 'regions':
+        want = want.sum(1, keepdim=True)
+    assert got.shape == want.shape and torch.allclose(got, want)
+    assert got[0].numel() == 1 or got.max() > 1.5 * got.mean()                  # far from uniform
+    assert ('mix' in aux) == (cfg.variant == 'stats') and list(VIEW['bars']) == ['mix']
+
+
+def test_the_papers_values_and_the_presets():
+    printed = dict(visual=512, embed=256, attn=128, optimizer='rmsprop', rate=1e-4, epochs=20,
+                   videos_per_batch=32, eta=24,                                 # Sec. 4.1
+                   reward='meteor+bleu4', reward_after=10,                      # Sec. 3.4
+                   variant='stats', pool='mean+ranked')                         # Sec. 4.2
+    assert printed.items() <= vars(Config()).items()
+    for name, preset in PRESETS.items():
+        assert name == 'shapes' or printed.items() <= vars(Config(**preset)).items()
+    part = Captioner(Config(), helpers.sizes({'i3d_rgb': (7, 7, 2048)})).visual['i3d_rgb']
+    assert part.embed.weight.shape == (512, 2048)
+    for attention in (part.st.space, part.ts.frames, part.ts.space):
+        assert attention.w_x.weight.shape == (128, 512)
+        assert attention.w_h.weight.shape == (128, 512 + 256)
+
+
+def test_wrong_names_missing_categories_and_kinds_of_different_length_are_refused():
+    with pytest.raises(BadInput, match='--variant tst: .*st, ts, stats'):
+        Config(variant='tst')
+    with pytest.raises(BadInput, match='--pool max: .*mean, lstm'):
+        Config(pool='max')
+    with pytest.raises(BadInput, match='no categories'):
+        Captioner(Config(category=True), helpers.sizes({'i3d_rgb': (5,)}))
+    model, batch = make(features=('a', 'b'), category=True)
+    with pytest.raises(BadInput, match='category of each video'):
+        model({name: value for name, value in batch.items() if name != 'category'})
+    batch['mask']['b'][2, 3] = False
+    with pytest.raises(BadInput, match='video c.*aligned.*a 4, b 3'):
+        model(batch)
+
 
 def test_rank_loss_by_hand():
-    """Projections 0, 1, 3 with margin 1/2: zeta = 0 + 0.5 - 1 = -0.5 and 1 + 0.5 - 3 = -1.5."""
-    w, frames = torch.tensor([[1.0, 0.0]]), torch.tensor([[[0.0, 9.0], [1.0, -2.0], [3.0, 5.0]]])
-    want = math.log(1 + math.exp(-0.5)) + math.log(1 + math.exp(-1.5))
-    assert rank_loss(w, frames, 0.5).tolist() == pytest.approx([want])
-    assert want == pytest.approx(0.4741 + 0.2014, abs=1e-4)
+    """Projections 0, 1, 3, margin 1/2: zeta is 0 + 0.5 - 1 = -0.5 and 1 + 0.5 - 3 = -1.5, so the
+    loss is log(1 + e^-0.5) + log(1 + e^-1.5) = 0.4741 + 0.2014. In reverse order zeta is 2.5 and
+    1.5, and the loss 2.5789 + 1.7014. A pair with a padding frame adds nothing."""
+    w = torch.tensor([[1.0, 0.0]]).expand(4, 2)
+    x = torch.tensor([[[0.0, 9.0], [1.0, -2.0], [3.0, 5.0]]]).repeat(4, 1, 1)
+    x[1] = x[1].flip(0)
+    mask = torch.tensor([[1, 1, 1], [1, 1, 1], [1, 1, 0], [1, 0, 0]]).bool()
+    want = [0.4741 + 0.2014, 2.5789 + 1.7014, 0.4741, 0.0]
+    assert rank_loss(w, x, 0.5, mask).tolist() == pytest.approx(want, abs=1e-4)
 
 
-def test_rank_loss_gradient_with_respect_to_the_frames():
-    """d softplus(zeta_t) = sigmoid(zeta_t) (dx_{t-1} - dx_t) . w, so frame t gets w (sigmoid(zeta_{t+1}) - sigmoid(zeta_t))."""
-    torch.manual_seed(0)
-    w, frames, margin = torch.randn(2, 3).double(), torch.randn(2, 4, 3).double().requires_grad_(), 0.3
-    got, = torch.autograd.grad(rank_loss(w, frames, margin).sum(), frames)
-    for b in range(2):
-        p = (frames[b] @ w[b]).tolist()
-        s = [0.0] + [1 / (1 + math.exp(-(p[t - 1] + margin - p[t]))) for t in (1, 2, 3)] + [0.0]
-        for t in range(4):
-            assert torch.allclose(got[b, t], w[b] * (s[t + 1] - s[t]))
+@pytest.mark.parametrize('shape, calls', [('single', 1), ('grid', 5)])
+def test_the_ranked_lstm_runs_once_per_video_if_frames_do_not_depend_on_the_word(shape, calls):
+    model, batch = make(shape)
+    lstm = model.visual['a'].st.lstm
+    with mock.patch.object(lstm, 'forward', wraps=lstm.forward) as spy:
+        model(batch)
+    assert spy.call_count == calls                              # the longest caption has 5 words
 
 
-def test_a_direction_that_orders_the_frames_loses_less_than_one_that_reverses_them():
-    torch.manual_seed(0)
-    w = torch.randn(5, 3)
-    frames = torch.arange(6.0)[None, :, None] * w[:, None] + 0.1 * torch.randn(5, 6, 3)
-    assert (rank_loss(w, frames, 0.1) < rank_loss(torch.zeros_like(w), frames, 0.1)).all()
-    assert (rank_loss(torch.zeros_like(w), frames, 0.1) < rank_loss(-w, frames, 0.1)).all()
+def test_dropout_is_on_the_inputs_of_the_lstm_and_of_the_output_layer_and_nowhere_else():
+    """If everything is dropped, the LSTM reads zeros and the logits are the bias."""
+    model, batch = make(dropout=1.0, category=True)
+    memory, state = model.encode(batch)
+    token = torch.tensor([2, 3, 4])
+    state = model.eval().step(token, state, memory)[1]
+    _, _, aux = model.step(token, state, memory)
+    logits, after, train_aux = model.train().step(token, state, memory)
+    assert torch.equal(logits, model.out.bias.expand_as(logits))
+    zeros = torch.zeros(3, model.lstm.input_size).double()
+    want = model.lstm(zeros, (state['h'], state['c']))
+    assert torch.equal(torch.stack(want), torch.stack([after['h'], after['c']]))
+    assert all(torch.equal(aux[name], train_aux[name]) for name in aux)
+    assert make(dropout=0.3)[0].drop.p == 0.3
 
 
-def test_padded_frames_add_nothing_to_the_ranking_loss():
-    torch.manual_seed(0)
-    w, frames = torch.randn(3, 4), torch.randn(3, 5, 4)
-    mask = torch.arange(5) < torch.tensor([5, 3, 1])[:, None]
-    got = rank_loss(w, frames, 0.2, mask)
-    for i, n in enumerate((5, 3, 1)):
-        assert torch.allclose(got[i], rank_loss(w[i:i + 1], frames[i:i + 1, :n], 0.2)[0])
-    assert got[2] == 0
-
-
-# ------------------------------------------------------------------------------------------------- attentions as plain loops
-
-def score(att, q, x):
-    """Eq. 2 for one query and one feature"""
-    return sum(att.w.weight[0, a] * torch.tanh(att.w_h.weight[a] @ q + att.w_x.weight[a] @ x + att.w_x.bias[a]) for a in range(len(att.w_x.bias)))
-
-
-def softmax(scores):
-    top = [s.exp() for s in scores]
-    return torch.stack([s / sum(top) for s in top])
-
-
-def visual(cfg, shape, frames=(4, 2), seed=1):
-    """A Visual, what it remembers of two videos, their features as it averages them (B, F, L, D), and two queries."""
-    torch.manual_seed(seed)
-    part = Visual(cfg, shape).double()
-    with torch.no_grad():
-        for p in part.parameters():
-            p.mul_(3)
-    b = batch(shape, frames)
-    memory, _ = part.encode(b['feats']['a'], b['mask']['a'])
-    x = memory['x']
-    return part, memory, x if x.dim() == 4 else x[:, :, None], torch.randn(len(frames), cfg.hidden + cfg.embed).double()
-
-
-def lstm_loop(lstm, xs):
-    """The last output of an LSTM written out: gates in torch's order i, f, g, o."""
-    h = c = torch.zeros(lstm.hidden_size).double()
-    for x in xs:
-        i, f, g, o = (lstm.weight_ih_l0 @ x + lstm.bias_ih_l0 + lstm.weight_hh_l0 @ h + lstm.bias_hh_l0).chunk(4)
-        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-        h = o.sigmoid() * c.tanh()
-    return h
-
-
-def frames_loop(part, q, x, n, grid):
-    """Sec. 3.1.1 for one video: x (F, L, D), n real frames -> the attended frames, the attentions"""
-    L, attended, es = x.shape[1], [], []
-    for t in range(n):
-        source = [sum(x[s, j] for s in range(n)) / n for j in range(L)] if grid else [x[t, j] for j in range(L)]
-        e = softmax([score(part.st_space, q, s) for s in source])
-        attended.append(part.after(sum(e[j] * x[t, j] for j in range(L))))
-        es.append(e)
-    return attended, es
-
-
-def test_the_ranking_loss_trains_the_spatial_attention_through_the_frames_too():
-    """Sec. 3.1.2: "minimizing the softplus loss in turn trains the spatial attention"."""
-    cfg = config(variant='st', pool='ranked')
-    part, memory, x, q = visual(cfg, GRID, frames=(4, 4))
-    wanted = [part.st_space.w_h.weight, part.lstm.weight_ih_l0, part.after.weight]
-    got = torch.autograd.grad(part.st(q, memory)[1]['rank'].sum(), wanted)
-    total = 0
-    for b in range(2):
-        attended, _ = frames_loop(part, q[b], x[b], 4, True)
-        w = lstm_loop(part.lstm, attended)
-        total = total + sum(F.softplus(w @ attended[t - 1] + cfg.margin - w @ attended[t]) for t in range(1, 4))
-    assert all(torch.allclose(g, e) for g, e in zip(got, torch.autograd.grad(total, wanted)))
-
-
-@pytest.mark.parametrize('shape', [GRID, REGIONS])
-@pytest.mark.parametrize('pool', ['mean', 'lstm', 'mean+lstm', 'ranked', 'mean+ranked'])
-def test_st_is_eq_3_and_8_in_a_loop(shape, pool):
-    cfg = config(shape, variant='st', pool=pool)
-    part, memory, x, q = visual(cfg, shape)
-    got, aux = part.st(q, memory)
-    for b, n in enumerate((4, 2)):
-        attended, es = frames_loop(part, q[b], x[b], n, shape == GRID)
-        want = torch.zeros(cfg.visual).double()
-        if 'mean' in pool:
-            want = want + sum(attended) / n
-        if pool != 'mean':
-            w = lstm_loop(part.lstm, attended)
-            want = want + w
-            rank = sum(F.softplus(w @ attended[t - 1] + cfg.margin - w @ attended[t]) for t in range(1, n))
-            assert aux['rank'][b].item() == pytest.approx(rank.item() if 'ranked' in pool else 0.0)
-        assert torch.allclose(got[b], want)
-        e = aux['st_space'][b][None].expand(n, -1) if shape == GRID else aux['st_space'][b][:n]
-        assert torch.allclose(e, torch.stack(es))
-        assert max(es[0]) > 2 * min(es[0])                          # far from uniform, or the test would see nothing
-
-
-@pytest.mark.parametrize('shape', [GRID, REGIONS, SINGLE])
-@pytest.mark.parametrize('pool', ['temporal', 'mean+temporal'])
-def test_temporal_pools_attend_to_all_features_or_to_the_frames_means(shape, pool):
-    part, memory, x, q = visual(config(shape, variant='st', pool=pool), shape)
-    got, aux = part.st(q, memory)
-    for b, n in enumerate((4, 2)):
-        source = [x[b, t, j] for t in range(n) for j in range(x.shape[2])]
-        if pool == 'mean+temporal':
-            source = [x[b, t].mean(0) for t in range(n)]
-        e = softmax([score(part.st_frames, q[b], s) for s in source])
-        assert torch.allclose(got[b], part.after(sum(w * s for w, s in zip(e, source))))
-        assert torch.allclose(aux['st_frames'][b].flatten()[:len(e)], e)
-
-
-@pytest.mark.parametrize('shape', [GRID, REGIONS, SINGLE])
-def test_ts_is_eq_9_to_11_in_a_loop(shape):
-    cfg = config(shape, variant='ts')
-    part, memory, x, q = visual(cfg, shape)
-    got, aux = part.ts(q, memory)
-    for b, n in enumerate((4, 2)):
-        L = x.shape[2]
-        tau = softmax([score(part.ts_frames, q[b], x[b, t].mean(0)) / cfg.temperature for t in range(n)])
-        chosen = [sum(tau[t] * x[b, t, j] for t in range(n)) for j in range(L)]
-        e = softmax([score(part.ts_space, q[b], c) for c in chosen]) if L > 1 else [1.0]
-        assert torch.allclose(got[b], part.after(sum(e[j] * chosen[j] for j in range(L))))
-        assert torch.allclose(aux['ts_frames'][b, :n], tau) and not aux['ts_frames'][b, n:].any()
-        if L > 1:
-            assert torch.allclose(aux['ts_space'][b], e)
-
-
-def test_a_low_temperature_picks_a_single_frame():
-    part, memory, x, q = visual(config(variant='ts', temperature=1e-4), GRID)
-    scores = part.ts_frames(q, memory['ts_frames'])
-    tau = part.ts(q, memory)[1]['ts_frames']
-    assert torch.allclose(tau[0], F.one_hot(scores[0].argmax(), 4).double())
-
-
-def test_combination_is_eq_12():
-    part, memory, _, q = visual(config(), GRID)
-    got, aux = part(q, memory)
-    x_st, x_ts = part.st(q, memory)[0], part.ts(q, memory)[0]
-    for b in range(2):
-        beta_1 = part.u_st.weight[0] @ torch.tanh(part.w_st.weight @ x_st[b] + part.w_h.weight @ q[b])
-        beta_2 = part.u_ts.weight[0] @ torch.tanh(part.w_ts.weight @ x_ts[b] + part.w_h.weight @ q[b])
-        want = torch.tanh((beta_1.exp() * x_st[b] + beta_2.exp() * x_ts[b]) / (beta_1.exp() + beta_2.exp()))
-        assert torch.allclose(got[b], want)
-        assert torch.allclose(aux['mix'][b], torch.stack([beta_1, beta_2]).softmax(0))
-    for variant, alone in (('st', x_st), ('ts', x_ts)):
-        part.cfg.variant = variant
-        assert torch.allclose(part(q, memory)[0], torch.tanh(alone))
-
-
-# --------------------------------------------------------------------------------------------------------- exact shortcuts
-
-def test_embedding_before_or_after_the_attention_is_the_same():
-    """visual 6 > 5 embeds after; the same model that embeds first has keys W_x E^-1 there, so compose the other way round."""
-    late, early = build(config(normalise=False)), build(config(normalise=False))
-    a, b = late.visual['a'], early.visual['a']
-    assert isinstance(a.before, torch.nn.Identity) and not isinstance(a.after, torch.nn.Identity)
-    b.before, b.after = b.after, b.before
-    for name in ('st_space', 'ts_frames', 'ts_space'):
-        att = Attention(9, 6, 3).double()
-        getattr(a, name).load_state_dict({**getattr(a, name).state_dict(), 'w_x.weight': att.w_x.weight @ a.after.weight,
-                                          'w_x.bias': att.w_x.weight @ a.after.bias + att.w_x.bias})
-        getattr(b, name).w_x = att.w_x
-    assert torch.allclose(logps(late, batch()), logps(early, batch()))
-
-
-@pytest.mark.parametrize('shape,first', [((5, 5), True), ((5, 6), False), ((5, 7), False), ((5,), True)])
-def test_features_are_embedded_first_only_where_that_makes_them_smaller(shape, first):
-    part = Visual(config(shape, visual=4 if shape[-1] == 5 else 7), shape)
-    assert isinstance(part.after, torch.nn.Identity) == first
-
-
-@pytest.mark.parametrize('pool', POOLS)
-@pytest.mark.parametrize('variant', VARIANTS)
-def test_one_region_three_ways(variant, pool):
-    """A vector per frame (ranked LSTM once per video), one region per frame, and a 1 x 1 grid (both: once per word)."""
-    small = dict(variant=variant, pool=pool, visual=4)               # smaller than 5: all three embed first
-    single = build(config((5,), **small))
-    b = batch((5,))
-    loss, logs = single(b)
-    for shape in ((1, 5), (1, 1, 5)):
-        other = build(config(shape, **small), seed=5)
-        missing, unexpected = other.load_state_dict(single.state_dict(), strict=False)
-        assert not unexpected and all('_space' in name for name in missing)
-        c = {**b, 'feats': {'a': b['feats']['a'].view(2, 4, *shape)}}
-        assert torch.allclose(logps(single, b), logps(other, c))
-        assert torch.allclose(loss, other(c)[0]) and logs == pytest.approx(other(c)[1])
-
-
-def test_a_still_video_has_the_same_spatial_attention_on_a_grid_as_on_regions():
-    grid, regions = build(config((2, 2, 5))), build(config((4, 5)))
-    regions.load_state_dict(grid.state_dict())
-    b = batch((2, 2, 5), frames=(4, 4))
-    still = b['feats']['a'][:, :1].expand(-1, 4, -1, -1, -1)
-    there = {**b, 'feats': {'a': still.flatten(2, 3)}}
-    assert torch.allclose(logps(grid, {**b, 'feats': {'a': still}}), logps(regions, there))
-    assert not torch.allclose(logps(grid, b), logps(regions, {**b, 'feats': {'a': b['feats']['a'].flatten(2, 3)}}))
-
-
-def test_self_attention_kept_in_the_state_equals_recomputation_over_the_prefix():
-    model, words = build(config()), torch.tensor([[3, 4, 5, 6], [7, 7, 3, 4]])
-    queries = []
-    model.visual['a'].register_forward_pre_hook(lambda _, inputs: queries.append(inputs[0]))
-    memory, state = model.encode(batch())
-    for t in range(5):
-        before = state['h']
-        _, state, _ = model.step(words[:, t - 1] if t else None, state, memory)
-        assert torch.equal(queries[t][:, :5], before)                # the query is [h, s]
-        assert state['keys'].shape == (2, t, 3) and state['values'].shape == (2, t, 4)
-        for b in range(2):
-            prefix = model.embed(words[b, :t])                        # (t, E)
-            want = torch.zeros(4).double()
-            if t:
-                e = softmax([score(model.words, prefix[-1], p) for p in prefix])
-                want = sum(w * model.value.weight @ p for w, p in zip(e, prefix))
-            assert torch.allclose(queries[t][b, 5:], want)
-            if t == 4:                                               # and it learns from every word of the prefix
-                parameters = [model.words.w_x.weight, model.value.weight, model.embed.weight]
-                got, exact = (torch.autograd.grad(y.sum(), parameters, retain_graph=True) for y in (queries[t][b, 5:], want))
-                assert all(torch.allclose(g, e) for g, e in zip(got, exact))
-
-
-# ------------------------------------------------------------------------------------------------------------- whole model
-
-@pytest.mark.parametrize('shape', [GRID, REGIONS, SINGLE])
-@pytest.mark.parametrize('variant,pool', [('ts', 'mean')] + list(itertools.product(('st', 'stats'), POOLS)))
-def test_every_variant_and_pool_trains_every_parameter_and_padding_changes_nothing(variant, pool, shape):
-    model, b = build(config(shape, variant=variant, pool=pool), scale=2.0), batch(shape)
-    loss, logs = model(b)
-    loss.backward()
-    nothing_to_attend = variant == 'st' and shape == SINGLE and 'temporal' not in pool       # so no query, and no words in it
-    for name, p in model.named_parameters():
-        if nothing_to_attend and name.startswith(('words.', 'value.')):
-            assert p.grad is None, name
-        else:
-            assert p.grad is not None and p.grad.abs().sum() > 0, name
-    memory, state = select(model.encode(b), b['rows'])
-    logp, aux = teacher_force(model, memory, state, b['captions'])
-    want = -logp.sum(1) + (0.5 * aux['rank'].sum(1) if 'ranked' in pool and variant != 'ts' else 0)
-    assert torch.allclose(loss, want.mean()) and logs['nll'] == pytest.approx(-logp.sum(1).mean().item())
-
-    garbage = {**b, 'feats': {'a': torch.cat([b['feats']['a'], torch.zeros(2, 2, *shape)], 1)},
-               'mask': {'a': F.pad(b['mask']['a'], (0, 2))}}
-    garbage['feats']['a'][~garbage['mask']['a']] = 50.0
-    assert torch.allclose(model(garbage)[0], loss)
-    alone = [{**b, 'feats': {'a': b['feats']['a'][i:i + 1, :n]}, 'mask': {'a': b['mask']['a'][i:i + 1, :n]}, 'rows': torch.zeros(2).long(),
-              'captions': b['captions'][2 * i:2 * i + 2], 'ids': [f'v{i}']} for i, n in enumerate((4, 2))]
-    assert torch.allclose((model(alone[0])[0] + model(alone[1])[0]) / 2, loss)
-
-
-def test_several_kinds_each_have_their_attention_and_their_ranking_losses_add_up():
-    b = batch(kinds=('a', 'b'))
-    model = build(config(features=('a', 'b')))
-    loss, logs = model(b)
-    loss.backward()
-    assert all(p.grad.abs().sum() > 0 for p in model.parameters())
-    memory, state = model.encode(b)
-    q = torch.cat([state['h'], torch.zeros(2, 4)], 1)
-    (_, first), (_, second) = (model.visual[k](q, memory[k]) for k in 'ab')
-    aux = model.step(None, state, memory)[2]
-    assert torch.allclose(aux['rank'], first['rank'] + second['rank']) and torch.equal(aux['st_space'], first['st_space'])
-
-
-def test_kinds_that_are_not_aligned_in_time_are_named():
-    b = batch(kinds=('a', 'b'))
-    b['feats']['b'], b['mask']['b'] = b['feats']['b'][:, :3], torch.tensor([[True] * 3, [True, True, False]])
-    with pytest.raises(ValueError, match='aligned.*v0.*a 4, b 3'):
-        build(config(features=('a', 'b')))(b)
-
-
-def test_category_is_read_and_must_exist():
-    model, b = build(config(category=True, categories=3)), batch()
-    model(b)[0].backward()
-    assert model.category.weight.grad.abs().sum(1).gt(0).tolist() == [True, True, False]
-    assert not torch.allclose(logps(model, b), logps(model, {**b, 'category': torch.tensor([2, 2])}))
-    with pytest.raises(ValueError, match='categories'):
-        Captioner(config(category=True))
-
-
-def test_unknown_names_are_refused():
-    for wrong in (dict(variant='tst'), dict(pool='max')):
-        with pytest.raises(ValueError, match='none of'):
-            Captioner(config(**wrong))
-
-
-def test_normalised_features_have_no_scale():
-    b = batch()
-    bigger = {**b, 'feats': {'a': 7 * b['feats']['a']}}
-    x = build(config()).encode(b)[0]['a']['x'][b['mask']['a']]
-    assert torch.allclose((x ** 2).mean(-1), torch.ones(6, 6).double())      # 4 + 2 frames of 6 cells
-    assert torch.allclose(logps(build(config()), b), logps(build(config()), bigger))
-    assert not torch.allclose(logps(build(config(normalise=False)), b), logps(build(config(normalise=False)), bigger))
-
-
-# --------------------------------------------------------------------------------------------------- training, Sec. 3.4
-
-def test_scheduled_sampling_rate():
+def test_scheduled_sampling_follows_the_epoch_in_training_alone():
     assert sampling_rate(0, 24) == pytest.approx(1 / 25)
     assert sampling_rate(24, 24) == pytest.approx(math.e / (24 + math.e))
-    assert sampling_rate(20, 24) == pytest.approx(0.0875, abs=1e-4)
     assert sampling_rate(20, 0) == 0
+    model, batch = make(eta=24.0)
+    with mock.patch.object(stats, 'teacher_force', wraps=decode.teacher_force) as spy:
+        model.train()(batch, epoch=24)
+        model.eval()(batch, epoch=24)
+    assert [call.args[4] for call in spy.mock_calls] == [sampling_rate(24, 24), 0.0]
 
 
-def test_forward_samples_at_the_rate_of_its_epoch(monkeypatch):
-    seen = []
-    monkeypatch.setattr(stats, 'teacher_force', lambda *args: seen.append(args[4]) or teacher_force(*args))
-    model = build(config(eta=24.0)).train()
-    model(batch(), epoch=24)
-    model.eval()(batch(), epoch=24)
-    assert seen == [pytest.approx(math.e / (24 + math.e)), 0.0]                         # in evaluation the given words alone
-
-
-def all_captions(words, max_len):
-    """Every caption of at most max_len tokens: it ends in <eos> or is max_len words long."""
-    for n in range(max_len + 1):
-        for said in itertools.product(words, repeat=n):
-            if n == max_len:
-                yield list(said)
-            else:
-                yield list(said) + [EOS] + [PAD] * (max_len - n - 1)
-
-
-def test_reinforce_is_unbiased_by_enumeration():
-    """Two words and <eos>, at most three tokens: 1 + 2 + 4 + 8 captions, of which the last 8 have no <eos>."""
-    model = build(config(vocab=4))
-    b = {**batch(frames=(3,)), 'rows': torch.zeros(15, dtype=torch.long)}
-    captions = torch.tensor(list(all_captions((2, 3), 3)))
-    memory, state = select(model.encode(b), b['rows'])
-    logp, _ = teacher_force(model, memory, state, captions)          # (15, 3)
-    p, reward = logp.sum(1).exp(), torch.linspace(-1, 2, 15).double() ** 2
+def test_reinforce_is_unbiased_by_enumeration_and_a_baseline_lowers_its_variance():
+    """Words 2, 3 and <eos>, at most three tokens: 1 + 2 + 4 + 8 captions, the last 8 cut off."""
+    captions = set()
+    for words in itertools.product((EOS, 2, 3), repeat=3):
+        end = (*words, EOS).index(EOS) + 1
+        captions.add((*words[:end], PAD, PAD)[:3])
+    model, batch = make(vocab=4)
+    memory, state = decode.select(model.encode(batch), torch.zeros(15, dtype=torch.long))
+    logp, _ = decode.teacher_force(model, memory, state, torch.tensor(sorted(captions)))
+    p = logp.sum(1).exp()                                                       # (15,)
     assert p.sum().item() == pytest.approx(1)
-    parameters = list(model.parameters())
-    exact = torch.autograd.grad(-(p * reward).sum(), parameters, retain_graph=True, allow_unused=True)
-    for baseline in (0.0, 1.7):
-        mean = (p.detach() * reinforce(logp, reward - baseline)).sum()     # the estimator's mean over all captions
-        got = torch.autograd.grad(mean, parameters, retain_graph=True, allow_unused=True)
-        assert all((a is None) == (g is None) and (a is None or torch.allclose(a, g)) for a, g in zip(exact, got))
-    assert max(float(g.abs().max()) for g in exact if g is not None) > 1e-3
+    reward = 3 + torch.rand(15).double()
+    weights = (model.out.weight, model.visual['a'].embed.weight)
+    grad = torch.autograd.grad(-(p * reward).sum(), weights, retain_graph=True)
+    exact = torch.cat([g.flatten() for g in grad])
+    assert exact.abs().max() > 1e-3
+    variance = []
+    for baseline in (0.0, 3.5):
+        grad = torch.autograd.grad(reinforce(logp, reward - baseline), weights,
+                                   torch.eye(15).double(), retain_graph=True, is_grads_batched=True)
+        each = torch.cat([g.flatten(1) for g in grad], 1)                       # of each caption
+        assert torch.allclose(p @ each, exact)
+        variance.append((p @ (each - exact).square()).sum())
+    assert variance[1] < 0.5 * variance[0]
 
 
-class Rewards:
-    """A reward function that remembers its calls; gives `sampled` to every sample and `guessed[i]` to the baseline of video i."""
-
-    def __init__(self, sampled, guessed):
-        self.calls, self.sampled, self.guessed = [], sampled, torch.tensor(guessed).double()
-
-    def __call__(self, ids, tokens):
-        self.calls.append((list(ids), tokens.clone()))
-        if len(self.calls) % 2:                                          # samples come first, then the greedy captions
-            return torch.full((len(ids),), self.sampled).double()
-        return self.guessed[[int(i[1:]) for i in ids]]
+BASELINE = torch.tensor([1.0, 4.0, 2.0]).double()               # rewards of the greedy captions
 
 
-def spoken(model, b, words):
-    """sum of log p over a caption's words up to and with <eos>, word for word"""
-    total = []
-    for row, caption in zip(b['rows'].tolist(), words.tolist()):
-        memory, state = select(model.encode(b), torch.tensor([row]))
-        token, logp = None, 0.0
-        for word in caption:
-            if word == PAD:
-                break
-            logits, state, _ = model.step(token, state, memory)
-            logits = logits.index_fill(1, torch.tensor([PAD]), float('-inf'))
-            logp, token = logp + logits.log_softmax(1)[0, word], torch.tensor([word])
-        total.append(logp)
-    return torch.stack(total)
+def rewards():
+    """A reward function: 3 for each sample, then BASELINE for the three greedy captions"""
+    return mock.Mock(side_effect=[torch.full((4,), 3.0).double(), BASELINE])
 
 
-def test_rewarded_log_probability_includes_eos_and_nothing_after_it():
-    model, b, reward_fn = build(config(reward_weight=2.0)).eval(), batch(), Rewards(3.0, [1.0, 4.0])
+def test_a_sample_is_rewarded_up_to_its_eos_against_the_greedy_caption_of_its_video():
+    model, batch = make(reward_weight=2.0)
     with torch.no_grad():
-        model.out.bias[EOS] += 2                                     # so that some samples are short
-    torch.manual_seed(0)
-    b['rows'], b['captions'] = b['rows'].repeat(4), b['captions'].repeat(4, 1)
-    loss, logs = model(b, epoch=10, reward_fn=reward_fn)
-    (ids, words), (video_ids, guess) = reward_fn.calls
-    assert ids == [f'v{i}' for i in b['rows'].tolist()] and video_ids == ['v0', 'v1'] and len(guess) == 2
-    lengths = (words != PAD).sum(1)
-    assert lengths.min() < lengths.max() and all((row == EOS).sum() == 1 for row in words[lengths < 5])
-    baseline = torch.tensor([1.0, 4.0])[b['rows']]                   # each against its own video's
-    want = -2.0 * ((3.0 - baseline) * spoken(model, b, words)).mean()
-    assert torch.allclose(loss - model(b)[0], want)
-    assert logs['reward'] == 3 and logs['baseline'] == pytest.approx(baseline.mean().item())
+        model.out.bias[EOS] += 2                                # so that some samples are short
+    reward_fn = rewards()
+    loss, logs = model(batch, epoch=10, reward_fn=reward_fn)
+    (ids, words), (video_ids, _) = [call.args for call in reward_fn.mock_calls]
+    assert ids == ['a', 'a', 'b', 'c'] and video_ids == ['a', 'b', 'c']
+    assert len(set((words != PAD).sum(1).tolist())) > 1         # samples of different lengths
+    baseline = BASELINE[batch['rows']]
+    logp = [plain_caption(model, batch, 'grid', *one)[0] for one in enumerate(words)]
+    want = -2.0 * ((3.0 - baseline) * torch.stack(logp)).mean()
+    got = loss - model(batch)[0]                                # the rewarded part alone
+    assert got.item() == pytest.approx(want.item())
+    assert logs['reward'] == 3 and logs['baseline'] == baseline.mean().item()
+    weights = (model.out.weight, model.embed.weight, model.visual['a'].embed.weight)
+    for g, e in zip(torch.autograd.grad(got, weights), torch.autograd.grad(want, weights)):
+        assert torch.allclose(g, e)
 
 
-def test_the_rewarded_log_probabilities_are_those_the_words_were_drawn_from(monkeypatch):
-    """With dropout a second pass would have others."""
-    drawn, used = [], []
-    whole, estimator = stats.sample, stats.reinforce
-    monkeypatch.setattr(stats, 'sample', lambda *args: drawn.append(whole(*args)) or drawn[-1])
-    monkeypatch.setattr(stats, 'reinforce', lambda logp, advantage: used.append(logp) or estimator(logp, advantage))
-    build(config(dropout=0.5)).train()(batch(), epoch=10, reward_fn=Rewards(1.0, [0.0, 0.0]))
-    assert used[0] is drawn[0][1]
-
-
-@pytest.mark.parametrize('sampled', [1.0, 0.0])
-def test_a_caption_better_than_the_baseline_becomes_more_probable_and_a_worse_one_less(sampled):
-    b = {**batch(frames=(3,)), 'rows': torch.tensor([0]), 'captions': torch.tensor([[3, 4, EOS]])}
-    for seed in range(3):
-        model, reward_fn = build(config(), seed, scale=1.0).eval(), Rewards(sampled, [0.5])
-        loss = model(b, epoch=10, reward_fn=reward_fn)[0] - model(b)[0]    # the rewarded part alone
-        words = reward_fn.calls[0][1]
-        before = spoken(model, b, words)
-        loss.backward()
-        with torch.no_grad():
-            for p in model.parameters():
-                if p.grad is not None:
-                    p -= 0.01 * p.grad
-        assert (spoken(model, b, words) > before) == (sampled > 0.5)
-
-
-def test_rewards_begin_after_their_epoch_and_the_baseline_is_greedy_without_dropout():
-    model, b, reward_fn = build(config(dropout=0.5, reward_after=3)).train(), batch(), Rewards(0.0, [0.0, 0.0])
-    model(b, epoch=2, reward_fn=reward_fn)
-    assert not reward_fn.calls
-    for _ in range(2):
-        loss, _ = model(b, epoch=3, reward_fn=reward_fn)
-    assert model.training and loss.requires_grad
-    first, second = reward_fn.calls[1][1], reward_fn.calls[3][1]
-    model.eval()
-    memory, state = model.encode(b)
-    token, want = None, []
-    for _ in range(first.shape[1]):
-        logits, state, _ = model.step(token, state, memory)
-        token = logits.index_fill(1, torch.tensor([PAD]), float('-inf')).argmax(1)
-        want.append(token)
-    want = torch.stack(want, 1)
-    spoken_part = (want == EOS).cumsum(1) - (want == EOS).long() == 0
-    assert torch.equal(first, want * spoken_part) and torch.equal(first, second)
+def test_rewards_begin_after_their_epoch_and_dropout_is_in_the_samples_alone():
+    model, batch = make(dropout=0.9, reward_after=3)
+    drawn = decode.sample(model.train(), *decode.select(model.encode(batch), batch['rows']), 5)
+    reward_fn = rewards()
+    with mock.patch.object(stats, 'sample', return_value=drawn), \
+         mock.patch.object(stats, 'reinforce', wraps=reinforce) as spy:
+        model(batch, epoch=2, reward_fn=reward_fn)
+        assert not reward_fn.called
+        model(batch, epoch=3, reward_fn=reward_fn)
+    assert spy.call_args.args[0] is drawn[1]        # a second pass would have another dropout
+    assert model.training
+    want, _ = decode.greedy(model.eval(), *model.encode(batch), 5)
+    assert torch.equal(reward_fn.call_args.args[1], want)
