@@ -1,112 +1,165 @@
-"""Which frame should a video be read from?  A captioner that watches twice: the second time outwards from a key frame.
+"""From which frame should a video be read?  A captioner that watches each video twice.
 
-Paper:      X. Shi, J. Cai, S. Joty, J. Gu. "Watch It Twice: Video Captioning with a Refocused Video Encoder." ACM
-            Multimedia, 2019. arXiv:1907.12905 ("VRE")
-Covers:     Sec. 3.1-3.4, algorithms 1 and 2, Eq. 2-18, 20-22; the stages of Sec. 4.2; the variants of table 1.
-Leaves out: Eq. 1 (the CNN) and 19 (which 21 replaces).
+Paper:      X. Shi, J. Cai, S. Joty, J. Gu. "Watch It Twice: Video Captioning with a Refocused Video
+            Encoder." ACM Multimedia, 2019. arXiv:1907.12905 ("VRE")
+Covers:     Sec. 3.1-3.4, algorithms 1 and 2, Eq. 2-18, 20-22; the training stages of Sec. 4.2; the
+            variants of table 1.
+Leaves out: Eq. 1 (the CNN) and Eq. 19 (Eq. 21 replaces it).
 
-    grid --mean over regions--> V^f --KBiGRU from the middle frame--> h1 --[, v^a]--> o1 --refocus on V^f--> key frame
-      |                          '----KBiGRU from the key frame-----> h2 --[h1, h2]--> o~2 --[, v^a]--> o2
-      '--mean over frames--> v^s
-    for o = o1, and again for o = o2:  [o, h_t-1] attends to V^f and v^s --LSTM, c_0 = o, first input o--> h_t --> word
+A KBiGRU is two GRUs that start at a key frame and read outwards, one to each end of the video.
 
-The key frame is an arg max, so the cross-entropy has no gradient on which frame it is. The refocusing loss has: R is
-what the second step gains over the first on a caption; where it grew since the epoch before, the key frame becomes more
-probable, where it shrank, less. There are four stages of training, each from the best model of the one before:
+    grid --mean over regions--> V^f        grid --mean over frames--> v^s        v^a: audio
 
-    warm    step 1 alone                                                         Eq. 17
-    joint   both steps and the refocusing module                                 Eq. 22
-    frozen  a fresh captioner on constant key frames: those of the joint model,  Eq. 17 + Eq. 18
-            whose encoder and refocusing module it carries, unchanging
-    reward  the same captioner, fine-tuned on CIDEr + ROUGE-L                    self-critical REINFORCE
+    step 1:   V^f --KBiGRU from the middle frame--> h1 --[h1, v^a]--> o1
+              o1, V^f --refocusing module--> alpha --arg max--> key frame
+    step 2:   V^f --KBiGRU from the key frame--> h2 --[h1, h2]--> o~2 --[o~2, v^a]--> o2
+    decoder:  [o, h_t-1] attends to V^f and v^s --LSTM, c_0 = o, first input o--> h_t --> word;
+              once with o = o1, once with o = o2
 
-Paper -> code:  V^f frames | v^s space | v^a audio | i_key key, aux['key'] (one-hot, of the step that speaks) |
-                alpha of Eq. 9 aux['focus'] | alpha^T aux['frames'] | alpha^S aux['space'] | o_1, o_2 o | R_e reward |
-                R_e-1 previous | h_t, c_t state | W^emb embed
-Letters:        N videos, B captions, F frames (the paper's K), L regions (the paper's N x M), C channels, H hidden,
-                A attention, E embedding (= H), T words, V vocabulary, G size of the audio feature (0 without)
+The key frame is an arg max, so the cross-entropy cannot train its choice. The refocusing loss can:
+the reward R of a caption is its gain in log-probability from step 1 to step 2. If R has risen since
+the last epoch, the key frame becomes more probable; if R has fallen, it becomes less probable.
+Training has four stages, and each one starts from the best model of the stage before:
+
+    warm    step 1 alone                                                Eq. 17
+    joint   both steps and the refocusing module                        Eq. 22
+    frozen  a new captioner; a frozen copy of the joint model's         Eq. 17 + Eq. 18
+            encoder chooses its key frames
+    reward  the same captioner, fine-tuned on CIDEr + ROUGE-L           self-critical REINFORCE
+
+Paper -> code:  V^f frames | v^s space | v^a audio | a of Eq. 8 scores | alpha aux['focus'] |
+                i_key key, aux['key'] (one-hot, of the step that is decoded) | o_1, o_2 o |
+                alpha^T aux['frames'] | alpha^S aux['space'] | h_t, c_t state | W^emb embed |
+                R_e reward | R_e-1 previous
+Letters:        N videos, B captions, F frames (the paper's K), L regions (the paper's N x M),
+                C channels, H hidden, A attention, E embedding (= H), T words, V vocabulary,
+                G size of the audio feature (0 without audio)
 """
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 import torch.nn as nn
 
-from data import BadInput
+import data
 from decode import greedy, sample, select, teacher_force
 
-# UNSPECIFIED: whether frozen has fresh weights, its loss, when the rewards come, and whether a stage goes on from the last or the
-# best model of the one before; we chose fresh ones, Eq. 17 + 18, last, and the best.
-STAGES = ('warm', 'joint', 'frozen', 'reward')               # Sec. 4.2
-# UNSPECIFIED: how table 1's one-step rows are trained; we chose the same stages, on Eq. 17 and rewards, one model throughout.
-VARIANTS = ('vf+vs', 'kbigru', 'kbigru+vs+va', 'vre')        # table 1; only the last has a second step
+# UNSPECIFIED: whether stage frozen starts from new weights, what its loss is, when the rewards
+# come, and which model of a stage the next one starts from; we chose new weights, Eq. 17 + 18,
+# rewards last, and the model with the best validation score.
+STAGES = ('warm', 'joint', 'frozen', 'reward')          # Sec. 4.2
+# UNSPECIFIED: how the one-step rows of table 1 are trained; we chose one model that goes through
+# the same four stages, with Eq. 17 in the first three.
+VARIANTS = ('vf+vs', 'kbigru', 'kbigru+vs+va', 'vre')   # rows of table 1; only vre has two steps
+SHARED_BUFFERS = ('previous_reward',)                   # each process fills in its own captions
 
 
 @dataclass
 class Config:
-    vocab: int = 0                       # V, from the data, as the next five
-    feats: dict = field(default_factory=dict)   # name -> shape of one frame's feature: (C,), (L, C) or (Y, X, C)
-    frames: int = 0                      # not read here (K = 20 in Sec. 4.2: as many as the features have)
-    classes: int = 0                     # not read here
-    categories: int = 0                  # not read here
-    captions: int = 0                    # training captions: each has its own reward of the epoch before
-    features: tuple = ('resnet152',)     # what is seen (7 x 7 x 2048) and, if there is a second, heard (128), Sec. 4.2
-    variant: str = 'vre'                 # vf+vs, kbigru, kbigru+vs+va or vre: rows of table 1
-    stage: str = 'all'                   # warm, joint, frozen or reward; all: one after another
-    step: int = 2                        # whose captions are the output: 1 (default key frame) or 2 (refocused)
-    hidden: int = 512                    # H and E, Sec. 4.2
-    attn: int = 512                      # A. UNSPECIFIED: size of the attentions; we chose H
-    normalise: bool = True               # every region's feature to mean 0 and deviation 1/4: see watch()
-    dropout: float = 0.5                 # at the end of the LSTM, Sec. 4.2
-    sampling: float = 0.25               # scheduled sampling rate, Sec. 4.2
-    beta: float = 0.03                   # weight of the refocusing loss in Eq. 22
-    warm_epochs: int = 5                 # Sec. 4.2
-    # UNSPECIFIED: epochs of the other stages, rate of the last, optimizer, clipping, batch and beam; we chose these.
-    joint_epochs: int = 15               # epochs of stage joint
-    frozen_epochs: int = 15              # epochs of stage frozen
-    reward_epochs: int = 5               # epochs of stage reward
-    reward_rate: float = 3e-5            # learning rate of stage reward: a tenth
-    reward: str = 'cider+rouge'          # reward of the last stage, Sec. 4.2
-    optimizer: str = 'adam'              # adam, adamw or rmsprop
-    rate: float = 3e-4                   # learning rate, Sec. 4.2
-    weight_decay: float = 0.0            # weight decay
-    schedule: str = 'constant'           # constant or cosine
-    clip: float = 5.0                    # gradient norm
-    videos_per_batch: int = 16           # videos in a batch
-    captions_per_video: int = 10         # captions of each video in a batch
-    min_count: int = 3                   # words seen less often become <unk>, Sec. 4.2
-    max_len: int = 15                    # words of a caption, Sec. 4.2
-    beam: int = 5                        # beam width
+    features: tuple = ('resnet152',)    # names: of frames (7 x 7 x 2048), then, if any, audio (128)
+    variant: str = 'vre'                # row of table 1: vf+vs, kbigru, kbigru+vs+va or vre
+    stage: str = 'all'                  # warm, joint, frozen or reward; all: one after another
+    step: int = 2                       # decode after step 1 (middle key frame) or 2 (refocused)
+    hidden: int = 512                   # H, units of LSTM and GRUs; E, size of words; Sec. 4.2
+    # UNSPECIFIED: size of the attention layers; we chose H.
+    attn: int = 512                     # A, hidden units of the attentions
+    normalise: bool = True              # give each region's feature mean 0 and std. deviation 1/4
+    dropout: float = 0.5                # dropout on the output of the LSTM, Sec. 4.2
+    sampling: float = 0.25              # rate of scheduled sampling, Sec. 4.2
+    beta: float = 0.03                  # weight of the refocusing loss in Eq. 22
+    rate: float = 3e-4                  # learning rate, Sec. 4.2
+    min_count: int = 3                  # words that occur less often become <unk>, Sec. 4.2
+    max_len: int = 15                   # longest caption, in words, Sec. 4.2
+    reward: str = 'cider+rouge'         # metrics whose sum is the reward, last stage, Sec. 4.2
+    warm_epochs: int = 5                # epochs of stage warm, Sec. 4.2
+    # UNSPECIFIED: epochs of the other stages, learning rate of stage reward, optimizer, schedule,
+    # gradient clipping, batch size, beam width and early stopping; we chose the next eleven values.
+    joint_epochs: int = 15              # epochs of stage joint
+    frozen_epochs: int = 15             # epochs of stage frozen
+    reward_epochs: int = 5              # epochs of stage reward
+    reward_rate: float = 3e-5           # learning rate of stage reward
+    optimizer: str = 'adam'             # adam, adamw or rmsprop
+    schedule: str = 'constant'          # learning rate over time: constant or cosine
+    clip: float = 5.0                   # largest norm of the gradient
+    videos_per_batch: int = 16          # videos in a batch
+    captions_per_video: int = 10        # captions of each video in a batch
+    beam: int = 5                       # beam width
+    patience: int = 5                   # epochs without a better score before a stage stops
+
+    def __post_init__(self):
+        data.choose('--variant', self.variant, VARIANTS)
+        data.choose('--stage', self.stage, ('all', *STAGES))
+        data.choose('--step', self.step, (1, 2))
 
 
 PRESETS = {
-    'msvd': dict(features=('resnet152',)),                      # its clips have no sound, Sec. 4.2
+    'msvd': dict(features=('resnet152',)),              # its clips have no sound, Sec. 4.2
     'msrvtt': dict(features=('resnet152', 'vggish')),
-    'shapes': dict(features=('clip', 'audio'), hidden=128, attn=64, normalise=False, dropout=0.2, rate=2e-3, schedule='cosine',
-                   videos_per_batch=32, captions_per_video=5, min_count=1,
-                   warm_epochs=5, joint_epochs=16, frozen_epochs=26, reward_epochs=1, reward_rate=2e-4),
+    # Order is learned late, long after the first plateau, so training must not stop early.
+    'shapes': dict(features=('clip', 'audio'), hidden=128, attn=64, normalise=False, dropout=0.2,
+                   rate=2e-3, schedule='cosine', videos_per_batch=32, captions_per_video=5,
+                   min_count=1, warm_epochs=5, joint_epochs=16, frozen_epochs=26, reward_epochs=1,
+                   reward_rate=2e-4, patience=26),
 }
 
 
-def refocus_loss(reward, previous, alpha_key):
-    """reward, previous (B,) of this epoch and the one before (NaN: none yet), alpha_key (B,) -> loss (B,), finite.
+def stages(cfg):
+    """-> [(name, epochs, learning rate)] of all stages, or of the one that cfg.stage names"""
+    every = [
+        ('warm', cfg.warm_epochs, cfg.rate),
+        ('joint', cfg.joint_epochs, cfg.rate),
+        ('frozen', cfg.frozen_epochs, cfg.rate),
+        ('reward', cfg.reward_epochs, cfg.reward_rate),
+    ]
+    return [stage for stage in every if cfg.stage in ('all', stage[0])]
 
-    The gradient reaches alpha_key alone. Give it a softmax in float64: where the logits lie 17 apart or more, 1 - alpha
-    is 0 in float32; in float64 from 37 on. There, the gradient makes do with the type's smallest step in its place."""
-    # UNSPECIFIED: the loss of a caption that is seen for the first time; we chose none.
+
+def attention(aux):
+    """aux of T words: frames (T, F) and, if the variant has it, space (T, L) -> weights (T, F, L)
+
+    v^s is a mean over the frames, so the weights of the regions are the same in every frame."""
+    frames = aux['frames'][:, :, None]
+    if 'space' not in aux:
+        return frames
+    return frames * aux['space'][:, None, :]
+
+
+VIEW = {'attention': attention, 'bars': {}, 'key': 'key', 'focus': 'focus', 'steps': (1, 2)}
+
+
+def refocus_loss(reward, previous, scores, key):
+    """reward, previous (B,): R_e and R_e-1, NaN if there is none yet; scores (B, F): a of Eq. 8,
+    -inf on padding; key (B,): index of the key frame -> loss (B,)
+
+    alpha and 1 - alpha are computed as logarithms. In float32, 1 - alpha itself would be 0 as soon
+    as the key frame leads by a score of 17, and would have no gradient."""
+    # UNSPECIFIED: the loss of a caption that has no reward from the last epoch; we chose 0.
     rise = torch.where(previous.isnan(), 0.0, reward - previous).detach()
-    rest = 1 - alpha_key
-    rest = rest + (rest.clamp(min=torch.finfo(rest.dtype).eps) - rest).detach()     # clamps the value, not the gradient
-    # DEVIATION: paper has -(R_e - R_e-1) before both terms of Eq. 21, here -|R_e - R_e-1|, because where the reward
-    # fell the printed sign gives +|R_e - R_e-1| log(1 - alpha), least at alpha = 1; the text wants alpha to decrease.
-    return -rise.abs() * torch.where(rise > 0, alpha_key.log(), rest.log())         # Eq. 21  (B,)
+    several = scores.isfinite().sum(1, keepdim=True) > 1
+    others = scores.scatter(1, key[:, None], float('-inf'))
+    others = torch.where(several, others, scores)       # a single frame has alpha 1 and loss 0
+    log_sum = scores.logsumexp(1)
+    log_alpha = scores.gather(1, key[:, None])[:, 0] - log_sum      # log(alpha_key)  (B,)
+    log_rest = others.logsumexp(1) - log_sum                        # log(1 - alpha_key)  (B,)
+    # DEVIATION: paper multiplies both terms of Eq. 21 by -(R_e - R_e-1), here by -|R_e - R_e-1|,
+    # because if the reward has fallen, the printed loss is +|R_e - R_e-1| log(1 - alpha), and
+    # minimising it raises alpha. The text says that alpha must fall.
+    return -rise.abs() * torch.where(rise > 0, log_alpha, log_rest)     # Eq. 21  (B,)
+
+
+def mean_over_frames(x, mask):
+    """x (N, F, ...), mask (N, F) -> (N, ...): the mean over the real frames of each video"""
+    real = mask.to(x.dtype)
+    return torch.einsum('nf,nf...->n...', real / real.sum(1, keepdim=True), x)
 
 
 class Scaled(nn.Linear):
-    """A linear layer, of x / sqrt(inputs) with weights that start sqrt(inputs) times larger: at first the very same function."""
-    # DEVIATION: paper has plain layers, here these wherever features are read for o or the key, and in w_c, w_a, w_m, because
-    # Adam moves every weight by its rate, so a sum over many inputs by many rates at once: every o was the same vector of
-    # +-1 after 50 steps.
+    """A linear layer that is applied to x / sqrt(inputs) and whose weights start sqrt(inputs) times
+    larger. At the start it is the same function as nn.Linear, but each step of Adam changes its
+    output sqrt(inputs) times less."""
+    # DEVIATION: paper has plain linear layers, here those that compute o and the key frame (w_v of
+    # the GRUs and of the refocusing module, w_c, w_a, w_m) are scaled, because Adam moves every
+    # weight by about the learning rate, and in a sum over many inputs these moves add up. With
+    # plain layers, every video had the same o after 50 steps: a vector of +-1.
 
     def __init__(self, inputs, outputs, bias=True):
         super().__init__(inputs, outputs, bias)
@@ -114,11 +167,13 @@ class Scaled(nn.Linear):
         self.weight.data /= self.scale
 
     def forward(self, x):
+        """x (..., inputs) -> (..., outputs)"""
         return super().forward(self.scale * x)
 
 
 class GRU(nn.Module):
-    """torch's nn.GRUCell, but what a frame gives to the gates (w_v) is computed once, however often the video is read."""
+    """The ordinary GRU cell (nn.GRUCell). The caller applies its input layer w_v: both steps read
+    the same frames, so w_v is computed once per video."""
 
     def __init__(self, feat, hidden):
         super().__init__()
@@ -126,284 +181,302 @@ class GRU(nn.Module):
         self.w_h = nn.Linear(hidden, 3 * hidden)
 
     def forward(self, inputs, h):
-        """inputs (N, 3H), w_v of a frame, h (N, H) -> the next h (N, H)"""
+        """inputs (N, 3H): w_v of a frame; h (N, H) -> the next h (N, H)"""
         v_r, v_z, v_n = inputs.chunk(3, 1)
         h_r, h_z, h_n = self.w_h(h).chunk(3, 1)
-        n = torch.tanh(v_n + torch.sigmoid(v_r + h_r) * h_n)
-        return torch.lerp(n, h, torch.sigmoid(v_z + h_z))                   # z h + (1 - z) n
+        r = torch.sigmoid(v_r + h_r)
+        z = torch.sigmoid(v_z + h_z)
+        n = torch.tanh(v_n + r * h_n)
+        return torch.lerp(n, h, z)                                      # z h + (1 - z) n
 
 
 class KBiGRU(nn.Module):
-    """Two GRUs, outwards from the key frame."""
+    """Two GRUs that start at the key frame: one reads to the first frame, the other to the last."""
 
     def __init__(self, feat, hidden):
         super().__init__()
-        self.left, self.right = GRU(feat, hidden), GRU(feat, hidden)
+        self.left = GRU(feat, hidden)
+        self.right = GRU(feat, hidden)
         self.w_c = Scaled(2 * hidden, hidden)
 
-    def forward(self, frames, key, mask=None):
-        """frames (N, F, C), key (N,), mask (N, F), true on the real frames, which come first -> h (N, H)"""
-        length = torch.full_like(key, frames.shape[1]) if mask is None else mask.sum(1)
-        return self.read(self.inputs(frames), key, length)
-
     def inputs(self, frames):
-        """frames (N, F, C) -> all that does not depend on the key: two of (N, F, 3H)"""
+        """frames (N, F, C) -> what does not depend on the key frame: a pair of (N, F, 3H)"""
         return self.left.w_v(frames), self.right.w_v(frames)
 
-    def read(self, inputs, key, length):
-        """inputs of inputs(), key, length (N,) -> h (N, H)"""
-        left = self.outwards(self.left, inputs[0], key, -1, key + 1)        # Eq. 5  (N, H)
-        right = self.outwards(self.right, inputs[1], key, 1, length - key)  # Eq. 6  (N, H)
-        return torch.tanh(self.w_c(torch.cat([left, right], 1)))            # Eq. 7  (N, H)
+    def forward(self, inputs, key, length):
+        """inputs from self.inputs; key (N,); length (N,): number of real frames -> h (N, H)"""
+        left = self.read(self.left, inputs[0], key, -1, key + 1)        # Eq. 5  (N, H)
+        right = self.read(self.right, inputs[1], key, 1, length - key)  # Eq. 6  (N, H)
+        return torch.tanh(self.w_c(torch.cat([left, right], 1)))        # Eq. 7  (N, H)
 
-    def outwards(self, gru, inputs, key, direction, count):
-        """State (N, H) of a GRU after count (N,) frames: key (N,), key + direction, ..."""
-        rows, h = torch.arange(len(key), device=key.device), inputs.new_zeros(len(key), inputs.shape[2] // 3)
+    def read(self, gru, inputs, key, direction, count):
+        """Reads count (N,) frames of each video: key, key + direction, ... -> last state (N, H)"""
+        videos = torch.arange(len(key), device=key.device)
+        h = inputs.new_zeros(len(key), gru.w_h.in_features)
         for t in range(int(count.max())):
             frame = (key + direction * t).clamp(0, inputs.shape[1] - 1)
-            h = torch.where((t < count)[:, None], gru(inputs[rows, frame], h), h)       # a video that has ended stays as it is
+            ended = (t >= count)[:, None]
+            h = torch.where(ended, h, gru(inputs[videos, frame], h))
         return h
 
 
 class Refocus(nn.Module):
-    """How much each frame is the key frame."""
+    """The refocusing module: how well each frame would serve as the key frame."""
 
     def __init__(self, feat, hidden, attn):
         super().__init__()
         self.w_o = nn.Linear(hidden, attn, bias=False)
         self.w_v = Scaled(feat, attn, bias=False)
-        # DEVIATION: paper has a bias b_alpha here and b_beta in Attention, here none, because a softmax cancels them.
+        # DEVIATION: paper adds a bias b_alpha in Eq. 8 and b_beta in Eq. 14, here there is none,
+        # because the softmax that follows cancels a number that is added to all scores.
         self.w_alpha = nn.Linear(attn, 1, bias=False)
 
     def forward(self, o, frames, mask):
-        """o (N, H), frames (N, F, C), mask (N, F) -> alpha (N, F), float64 for refocus_loss"""
-        a = self.w_alpha(torch.tanh(self.w_o(o)[:, None] * self.w_v(frames))).squeeze(-1)       # Eq. 8  (N, F)
-        return a.double().masked_fill(~mask, float('-inf')).softmax(1)                          # Eq. 9  (N, F)
+        """o (N, H), frames (N, F, C), mask (N, F) -> scores (N, F), -inf on padding"""
+        product = self.w_o(o)[:, None] * self.w_v(frames)
+        scores = self.w_alpha(torch.tanh(product)).squeeze(-1)          # Eq. 8  (N, F)
+        return scores.masked_fill(~mask, float('-inf'))
 
 
 class Encoder(nn.Module):
-    """Algorithm 1. With steps = 1 it ends at o1; without refocus it must be told alpha."""
+    """Algorithm 1: the KBiGRU, once or twice, and the refocusing module between the two steps."""
 
-    def __init__(self, feat, audio, hidden, attn, steps, refocus):
+    def __init__(self, cfg, feat, audio, has_refocus):
         super().__init__()
-        self.kbigru = KBiGRU(feat, hidden)
-        self.w_a = Scaled(hidden + audio, hidden)                        # shared by both steps
-        self.w_m = Scaled(2 * hidden, hidden) if steps == 2 else None
-        self.refocus = Refocus(feat, hidden, attn) if refocus else None
+        self.kbigru = KBiGRU(feat, cfg.hidden)
+        self.w_a = Scaled(cfg.hidden + audio, cfg.hidden)               # shared by both steps
+        self.w_m = None
+        if cfg.variant == 'vre':
+            self.w_m = Scaled(2 * cfg.hidden, cfg.hidden)
+        self.refocus = None
+        if has_refocus:
+            self.refocus = Refocus(feat, cfg.hidden, cfg.attn)
 
-    def watch(self, inputs, audio, mask):
-        """inputs of the KBiGRU -> the middle frame (N,), h1 and o1 (N, H)"""
-        # UNSPECIFIED: o of table 1's rows without audio; we chose w_a all the same, of h1 alone.
-        middle = mask.sum(1) // 2
-        h1 = self.kbigru.read(inputs, middle, mask.sum(1))                  # Eq. 4  (N, H)
-        return middle, h1, torch.tanh(self.w_a(torch.cat([h1, audio], 1)))
-
-    def focus(self, frames, audio, mask):
-        """-> alpha (N, F) alone"""
-        return self.refocus(self.watch(self.kbigru.inputs(frames), audio, mask)[2], frames, mask)
-
-    def forward(self, frames, audio, mask, alpha=None, steps=2):
-        """frames (N, F, C), audio (N, G), mask (N, F), alpha (N, F) if it is known
-        -> o [(N, H) per step], keys [(N,) per step], alpha (N, F) or None"""
-        inputs = self.kbigru.inputs(frames)                                 # for both steps
-        middle, h1, o1 = self.watch(inputs, audio, mask)
+    def forward(self, frames, audio, mask, scores=None, steps=2):
+        """frames (N, F, C), audio (N, G), mask (N, F), scores (N, F) if they are known -> o: (N, H)
+        for each step; keys: (N,) for each step; scores (N, F), None without a refocusing module"""
+        length = mask.sum(1)
+        inputs = self.kbigru.inputs(frames)
+        middle = length // 2
+        h1 = self.kbigru(inputs, middle, length)                        # Eq. 4  (N, H)
+        # UNSPECIFIED: o in the row of table 1 without audio; we chose tanh(W_a h1 + b_a).
+        o1 = torch.tanh(self.w_a(torch.cat([h1, audio], 1)))            # (N, H)
+        if self.refocus is not None:
+            scores = self.refocus(o1, frames, mask)
         if steps == 1:
-            return [o1], [middle], None
-        alpha = self.refocus(o1, frames, mask) if alpha is None else alpha  # (N, F)
-        key = alpha.argmax(1)                                               # Eq. 10, 11  (N,)
-        h2 = self.kbigru.read(inputs, key, mask.sum(1))                     # Eq. 4  (N, H)
-        o2 = torch.tanh(self.w_m(torch.cat([h1, h2], 1)))                   # o~2
-        o2 = torch.tanh(self.w_a(torch.cat([o2, audio], 1)))
-        return [o1, o2], [middle, key], alpha
+            return [o1], [middle], scores
+        key = scores.argmax(1)                                          # Eq. 10, 11  (N,)
+        h2 = self.kbigru(inputs, key, length)                           # Eq. 4  (N, H)
+        mixed = torch.tanh(self.w_m(torch.cat([h1, h2], 1)))            # o~2  (N, H)
+        o2 = torch.tanh(self.w_a(torch.cat([mixed, audio], 1)))         # (N, H)
+        return [o1, o2], [middle, key], scores
 
 
 class Attention(nn.Module):
-    """Soft attention over frames or regions, and w_x: the columns of the LSTM's input matrix that read the sum.
+    """Soft attention over frames or regions."""
 
-    W sum_i(alpha_i v_i) = sum_i(alpha_i W v_i): where W makes v no wider it is applied once per video, not per word."""
-
-    def __init__(self, feat, query, attn, out):
+    def __init__(self, feat, query, attn):
         super().__init__()
         self.w_h = nn.Linear(query, attn, bias=False)
         self.w_v = nn.Linear(feat, attn, bias=False)
         self.w_beta = nn.Linear(attn, 1, bias=False)
-        self.w_x = nn.Linear(feat, out, bias=False)
-        self.once = out <= feat
 
     def prepare(self, v, mask):
-        """v (N, L, C), mask (N, L) -> all that does not depend on the word"""
-        return {'v': self.w_x(v) if self.once else v, 'scores': self.w_v(v), 'mask': mask}
+        """v (N, L, C), mask (N, L) -> memory: what does not depend on the word"""
+        return {'v': v, 'keys': self.w_v(v), 'mask': mask}
 
     def forward(self, query, memory):
-        """query (B, 2H), memory of prepare -> w_x of the attended v (B, 4H), alpha (B, L)"""
-        a = self.w_beta(torch.tanh(self.w_h(query)[:, None] * memory['scores'])).squeeze(-1)    # Eq. 14  (B, L)
-        alpha = a.masked_fill(~memory['mask'], float('-inf')).softmax(1)                        # Eq. 15  (B, L)
-        v = torch.einsum('bl,blc->bc', alpha, memory['v'])                                      # Eq. 16  (B, C or 4H)
-        return v if self.once else self.w_x(v), alpha
+        """query (B, 2H), memory from prepare -> attended v (B, C), alpha (B, L)"""
+        product = self.w_h(query)[:, None] * memory['keys']
+        scores = self.w_beta(torch.tanh(product)).squeeze(-1)           # Eq. 14  (B, L)
+        alpha = scores.masked_fill(~memory['mask'], float('-inf')).softmax(1)   # Eq. 15  (B, L)
+        return torch.einsum('bl,blc->bc', alpha, memory['v']), alpha    # Eq. 16  (B, C)
 
 
 class Captioner(nn.Module):
-    """Algorithm 2."""
+    """Algorithm 2: the decoder with its two attentions, and the loss of every stage."""
 
-    def __init__(self, cfg):
+    def __init__(self, cfg, sizes):
         super().__init__()
-        if cfg.variant not in VARIANTS or cfg.stage not in ('all', *STAGES) or cfg.step not in (1, 2):
-            raise BadInput(f'variant {cfg.variant!r}, stage {cfg.stage!r} or step {cfg.step}: not one that vre.py has')
-        self.cfg, H = cfg, cfg.hidden
-        self.steps = 2 if cfg.variant == 'vre' else 1
-        self.seen, *heard = cfg.features
-        self.heard = heard[0] if heard and cfg.variant in ('kbigru+vs+va', 'vre') else None
-        feat, audio = cfg.feats[self.seen][-1], cfg.feats[self.heard][-1] if self.heard else 0
-        constant_key = self.steps == 2 and cfg.stage in ('frozen', 'reward')
-        sizes = feat, audio, H, cfg.attn, self.steps
-        self.encoder = None if cfg.variant == 'vf+vs' else Encoder(*sizes, refocus=self.steps == 2 and not constant_key)
-        self.frozen = Encoder(*sizes, refocus=True).requires_grad_(False).eval() if constant_key else None
-        query = H if cfg.variant == 'vf+vs' else 2 * H                      # h, or [o, h]
-        self.attend_frames = Attention(feat, query, cfg.attn, 4 * H)
-        self.attend_space = None if cfg.variant == 'kbigru' else Attention(feat, query, cfg.attn, 4 * H)
-        self.embed = nn.Embedding(cfg.vocab, H)
-        self.lstm = nn.Linear(audio + H + H, 4 * H)                         # the other columns: [v^a, word, h_t-1]
+        self.cfg = cfg
+        self.seen = cfg.features[0]
+        self.heard = None
+        if len(cfg.features) > 1 and cfg.variant in ('kbigru+vs+va', 'vre'):
+            self.heard = cfg.features[1]
+        if len(cfg.features) > 2 or self.heard and len(sizes.feats[self.heard]) > 1:
+            raise data.BadInput(f'--features {" ".join(cfg.features)}: give the feature of the '
+                                f'frames and, if there is sound, one audio feature (a vector)')
+        feat = sizes.feats[self.seen][-1]                               # C
+        audio = sizes.feats[self.heard][-1] if self.heard else 0        # G
+        has_two_steps = cfg.variant == 'vre'
+        has_constant_keys = has_two_steps and cfg.stage in ('frozen', 'reward')
+        self.encoder = None
+        if cfg.variant != 'vf+vs':
+            self.encoder = Encoder(cfg, feat, audio, has_two_steps and not has_constant_keys)
+        self.frozen = None
+        if has_constant_keys:                                           # from the joint model
+            self.frozen = Encoder(cfg, feat, audio, has_refocus=True).requires_grad_(False)
+        query = cfg.hidden if self.encoder is None else 2 * cfg.hidden  # h, or [o, h]
+        self.attend_frames = Attention(feat, query, cfg.attn)
+        self.attend_space = None
+        if cfg.variant != 'kbigru':
+            self.attend_space = Attention(feat, query, cfg.attn)
+        self.embed = nn.Embedding(sizes.vocab, cfg.hidden)
+        attended = feat if self.attend_space is None else 2 * feat
+        self.lstm = nn.LSTMCell(attended + audio + cfg.hidden, cfg.hidden)
         self.drop = nn.Dropout(cfg.dropout)
-        self.out = nn.Linear(H, cfg.vocab)
-        self.register_buffer('previous_reward', torch.full((cfg.captions,), float('nan')))
-        written = torch.zeros(cfg.captions, dtype=torch.bool)               # in this epoch, by this process
-        self.register_buffer('written', written, persistent=False)
-        if cfg.stage == 'warm' and self.steps == 2:                         # the second step waits for stage joint
+        self.out = nn.Linear(cfg.hidden, sizes.vocab)
+        # R_e-1 of every training caption; NaN before its first epoch
+        self.register_buffer('previous_reward', torch.full((sizes.captions,), float('nan')))
+        self.steps = 1
+        if has_two_steps and cfg.stage == 'warm':                       # step 2 waits for joint
             self.encoder.w_m.requires_grad_(False)
             self.encoder.refocus.requires_grad_(False)
-
-    def train(self, mode=True):
-        super().train(mode)
-        if self.frozen is not None:
-            self.frozen.eval()
-        return self
+        elif has_two_steps:
+            self.steps = 2
 
     def start(self, previous):
-        """previous: state_dict of the best model of the stage before."""
-        if self.cfg.stage == 'frozen' and self.steps == 2:                  # all but the frozen part begins anew
-            self.frozen.load_state_dict({name.removeprefix('encoder.'): value for name, value in previous.items()
-                                         if name.startswith('encoder.')})
+        """previous: state_dict of the best model of the stage before"""
+        if self.cfg.stage == 'frozen' and self.frozen is not None:      # all else is new
+            names = [name for name in previous if name.startswith('encoder.')]
+            self.frozen.load_state_dict({name.removeprefix('encoder.'): previous[name]
+                                         for name in names})
         else:
             self.load_state_dict(previous)
 
-    def end_epoch(self):
-        """Under torchrun: every process gets the rewards that the others have written in this epoch."""
-        if dist.is_available() and dist.is_initialized():
-            count = self.written.to(self.previous_reward.dtype)
-            total = torch.where(self.written, self.previous_reward, 0.0)
-            dist.all_reduce(count)
-            dist.all_reduce(total)
-            self.previous_reward.copy_(torch.where(count > 0, total / count, self.previous_reward))
-        self.written.zero_()
-
-    def watch(self, batch):
-        """batch of N videos -> [memory of step 1, memory of step 2], as far as the variant and the stage have them"""
-        grid, mask = batch['feats'][self.seen], batch['mask'][self.seen]
-        grid = grid.reshape(*grid.shape[:2], -1, grid.shape[-1])            # (N, F, L, C), L = 1 without a grid
+    def read(self, batch):
+        """batch of N videos -> frames (N, F, C), space (N, L, C), audio (N, G)"""
+        grid = batch['feats'][self.seen]
+        grid = grid.reshape(*grid.shape[:2], -1, grid.shape[-1])        # (N, F, L, C)
         if self.cfg.normalise:
-            # DEVIATION: paper has the raw features, here centred ones of deviation 1/4, because what all videos have in common is
-            # most of a raw one, and is learned first: after an epoch on MSVD 100 videos had 12 captions.
-            grid = nn.functional.layer_norm(grid, grid.shape[3:]) / 4
-        frames = grid.mean(2)                                               # Eq. 2  (N, F, C)
-        space = (grid * mask[..., None, None]).sum(1) / mask.sum(1)[:, None, None]      # Eq. 3  (N, L, C)
-        audio = frames.new_zeros(len(frames), 0)                            # (N, G), G = 0 where nothing is heard
+            # DEVIATION: paper reads the raw features, here each region's feature is shifted and
+            # scaled to mean 0 and standard deviation 1/4, because most of a raw feature is the same
+            # in all videos, and the model learns that part first. With raw features, 100 videos of
+            # MSVD had only 12 different captions.
+            quarter = grid.new_full(grid.shape[3:], 0.25)
+            grid = nn.functional.layer_norm(grid, grid.shape[3:], quarter)
+        frames = grid.mean(2)                                           # Eq. 2  (N, F, C)
+        space = mean_over_frames(grid, batch['mask'][self.seen])        # Eq. 3  (N, L, C)
+        audio = frames.new_zeros(len(frames), 0)
         if self.heard:
-            sound, heard = batch['feats'][self.heard], batch['mask'][self.heard]
-            audio = (sound * heard[..., None]).sum(1) / heard.sum(1, keepdim=True)      # one vector for each video, Sec. 4.2
-            # UNSPECIFIED: scale of the audio feature; we chose a mean of 0 and a variance of 1 at most, as large numbers drive
-            # the tanh of o to +-1.
+            audio = mean_over_frames(batch['feats'][self.heard], batch['mask'][self.heard])
+            # UNSPECIFIED: scale of the audio feature; we chose mean 0 and variance at most 1,
+            # because large inputs drive the tanh of o to +-1.
             audio = audio - audio.mean(1, keepdim=True)
             audio = audio / audio.square().mean(1, keepdim=True).sqrt().clamp(min=1)
+        return frames, space, audio
+
+    def watch(self, batch):
+        """batch of N videos -> memories: that of step 1 and, if there is one, that of step 2"""
+        frames, space, audio = self.read(batch)
+        mask = batch['mask'][self.seen]
         memory = {'audio': audio, 'frames': self.attend_frames.prepare(frames, mask)}
         if self.attend_space is not None:
-            memory['space'] = self.attend_space.prepare(space, torch.ones_like(space[..., 0], dtype=torch.bool))
-        if self.encoder is None:                                            # vf+vs: attention from h alone
-            # UNSPECIFIED: what c and the first input are without o; we chose zeros.
-            return [{**memory, 'o': audio[:, :0], 'first': frames.new_zeros(len(frames), self.cfg.hidden)}]
-        alpha = None
+            everywhere = torch.ones(space.shape[:2], dtype=torch.bool, device=space.device)
+            memory['space'] = self.attend_space.prepare(space, everywhere)
+        if self.encoder is None:
+            # UNSPECIFIED: c_0 and the first input in the row of table 1 without o; we chose zeros.
+            return [{**memory, 'o': frames.new_zeros(len(frames), self.cfg.hidden)}]
+        scores = None
         if self.frozen is not None:
             with torch.no_grad():
-                alpha = self.frozen.focus(frames, audio, mask)
-        steps = 1 if self.cfg.stage == 'warm' else self.steps               # in warm, step 2 is untrained
-        o, keys, alpha = self.encoder(frames, audio, mask, alpha, steps)
-        if alpha is not None:
-            memory['focus'] = alpha
+                _, _, scores = self.frozen(frames, audio, mask, steps=1)
+        o, keys, scores = self.encoder(frames, audio, mask, scores, self.steps)
+        if self.steps == 2:
+            memory['scores'] = scores
+            memory['focus'] = scores.softmax(1)                         # Eq. 9  (N, F)
         one_hot = torch.eye(frames.shape[1], device=frames.device)
-        return [{**memory, 'o': o_i, 'first': o_i, 'key': one_hot[key]} for o_i, key in zip(o, keys)]
+        return [{**memory, 'o': o_i, 'key': one_hot[key]} for o_i, key in zip(o, keys)]
 
     def encode(self, batch):
-        """batch of N videos -> memory, state = (h, c), each (N, H), of the step whose captions are the output"""
-        memory = self.watch(batch)[:self.cfg.step][-1]
-        return memory, self.state(memory)
+        """batch of N videos -> memory, state = (h, c), each (N, H), of step cfg.step"""
+        memories = self.watch(batch)
+        memory = memories[min(self.cfg.step, len(memories)) - 1]        # there may be only one step
+        return memory, self.first_state(memory)
 
-    def state(self, memory):
-        return torch.zeros_like(memory['first']), memory['first']
+    def first_state(self, memory):
+        """memory -> h = 0 and c = o, each (B, H)"""
+        return torch.zeros_like(memory['o']), memory['o']
 
     def step(self, token, state, memory):
-        """token (B,) -> logits (B, V), state, aux: frames, focus, key (B, F), space (B, L), as the variant has them"""
+        """token (B,) -> logits (B, V), state, aux: frames (B, F); in the variants that have them,
+        also space (B, L), key (B, F), focus (B, F)"""
         h, c = state
-        x = memory['first'] if token is None else self.embed(token)
-        query = torch.cat([memory['o'], h], 1)          # (B, 2H); Eq. 12-14 write h_t, algorithm 2 [o, h_t-1]
-        gates = self.lstm(torch.cat([memory['audio'], x, h], 1))            # (B, 4H)
-        aux = {name: memory[name] for name in ('focus', 'key') if name in memory}
+        query = h
+        if self.encoder is not None:
+            query = torch.cat([memory['o'], h], 1)      # algorithm 2; Eq. 12-14 have h_t alone
+        aux = {name: memory[name] for name in ('key', 'focus') if name in memory}
+        v, aux['frames'] = self.attend_frames(query, memory['frames'])  # Eq. 13  (B, C)
+        inputs = [v]
         if self.attend_space is not None:
-            attended, aux['space'] = self.attend_space(query, memory['space'])      # Eq. 12  (B, 4H)
-            gates = gates + attended
-        attended, aux['frames'] = self.attend_frames(query, memory['frames'])       # Eq. 13  (B, 4H)
-        i, f, g, o = (gates + attended).chunk(4, 1)
-        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-        h = o.sigmoid() * c.tanh()
+            v, aux['space'] = self.attend_space(query, memory['space'])     # Eq. 12  (B, C)
+            inputs.append(v)
+        x = memory['o'] if token is None else self.embed(token)         # (B, H)
+        inputs += [memory['audio'], x]
+        h, c = self.lstm(torch.cat(inputs, 1), (h, c))
         return self.out(self.drop(h)), (h, c), aux
 
     def cross_entropy(self, memories, batch):
-        """memory of N videos for each step, captions (B, T) -> (steps, B), in one pass over steps * B rows"""
-        rows, steps = batch['rows'], len(memories)
+        """memories of N videos, one for each step; captions (B, T) -> (steps, B), in one pass"""
+        steps = len(memories)
+        rows = batch['rows']
         memory = select(memories[0], rows.repeat(steps))
-        memory |= {name: torch.cat([m[name][rows] for m in memories]) for name in ('o', 'first', 'key') if name in memory}
-        # UNSPECIFIED: in which stages scheduled sampling is on, and what it reads; we chose all that have a cross-entropy, and a
-        # draw from the model.
+        for name in ('o', 'key'):                                       # these differ between steps
+            if name in memory:
+                memory[name] = torch.cat([m[name][rows] for m in memories])
+        words = batch['captions'].repeat(steps, 1)
+        # UNSPECIFIED: in which stages scheduled sampling is used, and how its words are chosen; we
+        # chose all stages with a cross-entropy, and words drawn from the model's distribution.
         sampling = self.cfg.sampling if self.training else 0.0
-        logp, _ = teacher_force(self, memory, self.state(memory), batch['captions'].repeat(steps, 1), sampling)
+        logp, _ = teacher_force(self, memory, self.first_state(memory), words, sampling)
         return -logp.sum(1).unflatten(0, (steps, -1))
 
     def forward(self, batch, *, epoch=0, reward_fn=None):
-        """batch -> loss (), logs.   The objective of cfg.stage (all: of joint); variants of one step have Eq. 17."""
+        """batch -> loss (), logs.   The objective of cfg.stage ('all': of joint)"""
         if self.cfg.stage == 'reward':
             return self.reinforce(batch, reward_fn)
-        memory = self.watch(batch)
-        xe1, *xe2 = self.cross_entropy(memory, batch)                       # Eq. 17, 18  (B,)
+        memories = self.watch(batch)
+        xe = self.cross_entropy(memories, batch)                        # (steps, B)
+        xe1 = xe[0]                                                     # Eq. 17  (B,)
         logs = {'xe1': xe1.mean().item()}
-        if not xe2:
+        if len(memories) == 1:
             return xe1.mean(), logs
-        xe2, = xe2
+        xe2 = xe[1]                                                     # Eq. 18  (B,)
         logs['xe2'] = xe2.mean().item()
         if self.cfg.stage == 'frozen':
             return (xe2 + xe1).mean(), logs
-        # UNSPECIFIED: whether R is measured without dropout and sampling; we chose the training losses as they are.
-        reward = -(xe2 - xe1).detach()                                      # Eq. 20  (B,)
-        previous = self.remember(batch['caption_ids'], reward)              # (B,)
-        # UNSPECIFIED: whether the loss of alpha trains what o1 is made of, too; we chose yes: no gradient is stopped.
-        alpha_key = (memory[1]['focus'] * memory[1]['key']).sum(1)[batch['rows']]       # (B,)
-        refocus = refocus_loss(reward, previous, alpha_key).to(xe1.dtype)
-        loss = (xe2 + xe1 + self.cfg.beta * refocus).mean()                 # Eq. 22
-        logs |= {'refocus': refocus.mean().item(), 'reward': reward.mean().item(), 'alpha': alpha_key.mean().item()}
+        # UNSPECIFIED: whether the reward is computed without dropout and scheduled sampling; we
+        # chose to compute it from the training losses, which have both.
+        reward = -(xe2 - xe1).detach()                                  # Eq. 20  (B,)
+        previous = self.remember(batch['caption_ids'], reward)          # (B,)
+        # UNSPECIFIED: whether the refocusing loss also trains the layers that compute o1; we chose
+        # yes, so no gradient is stopped.
+        scores = memories[1]['scores'][batch['rows']]                   # (B, F)
+        refocus = refocus_loss(reward, previous, scores, scores.argmax(1))  # (B,)
+        loss = (xe2 + xe1 + self.cfg.beta * refocus).mean()             # Eq. 22
+        logs['refocus'] = refocus.mean().item()
+        logs['reward'] = reward.mean().item()
+        logs['alpha'] = scores.softmax(1).amax(1).mean().item()         # of the key frame
         return loss, logs
 
     def remember(self, ids, reward):
-        """ids, reward (B,) -> these captions' rewards (B,) of the epoch before; keeps the new ones for the next."""
+        """ids, reward (B,) -> rewards (B,) of the same captions in the last epoch. In training, the
+        new rewards replace them. Validation captions have no stored rewards: NaN."""
         if not self.training:
             return torch.full_like(reward, float('nan'))
         previous = self.previous_reward[ids]
         self.previous_reward[ids] = reward.to(previous.dtype)
-        self.written[ids] = True
         return previous
 
     def reinforce(self, batch, reward_fn):
-        """Self-critical: a sample for each caption of the batch, against its video's greedy caption."""
-        # UNSPECIFIED: the baseline, which step speaks, whether cross-entropy stays, what "for the decoder" spares, and how the
-        # rewards are weighed; we chose the greedy caption's, the output's step, no, nothing but the frozen part, and a plain sum
-        # (CIDEr-D 0..10, ROUGE-L 0..1).
-        training, rows = self.training, batch['rows']
+        """Self-critical REINFORCE: for each caption of the batch, one caption is sampled. Its
+        baseline is the greedy caption of the same video."""
+        # UNSPECIFIED: the baseline, the step that is decoded, whether the cross-entropy stays,
+        # which weights are trained ("for the decoder"), and how the two rewards are weighted; we
+        # chose the reward of the greedy caption, cfg.step, no cross-entropy, all weights but the
+        # frozen copy, and the plain sum of CIDEr-D (0 to 10) and ROUGE-L (0 to 1).
+        rows = batch['rows']
+        training = self.training
         self.eval()
         with torch.no_grad():
             best, _ = greedy(self, *self.encode(batch), self.cfg.max_len)
