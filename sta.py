@@ -1,299 +1,425 @@
-"""Where does a network look, when it learns from labels or captions alone, to name an action or to describe a clip?
+"""Where does a network look when it learns from labels or captions alone?
 
-Paper:      S. Sharma. "Action Recognition and Video Description using Visual Attention." Master's thesis, University of
-            Toronto, 2016. (Chapter 2 as a paper: S. Sharma, R. Kiros, R. Salakhutdinov, arXiv:1511.04119)
-Covers:     Sec. 2.1-2.2, Eq. 2.1-2.7 (Recogniser) and figure 2.8 (glimpse); Sec. 3.1-3.2, Eq. 3.1-3.6 (Captioner).
-Leaves out: the manually chosen glimpses of figure 2.4.
+Paper:      S. Sharma. "Action Recognition and Video Description using Visual Attention."
+            Master's thesis, University of Toronto, 2016.
+            Chapter 2 as a paper: S. Sharma, R. Kiros, R. Salakhutdinov, arXiv:1511.04119.
+Covers:     Sec. 2.1-2.2, Eq. 2.1-2.7 (Recogniser) and Fig. 2.8 (glimpse);
+            Sec. 3.1-3.2, Eq. 3.1-3.6 (Captioner).
+Leaves out: the manually chosen glimpses of Fig. 2.4. (A glimpse is where the attention looks.)
 
-    Recogniser   block of 30 frames, one K x K cube X_t per step:
-                 h_t-1 (top layer) --softmax--> l_t --l_t . X_t--> x_t --3 LSTMs--> h_t --tanh layer--> class
-    Captioner    one cube X of all N x K x K locations for the whole caption:
-                 h_t-1 --softmax--> l_t --beta_t l_t . X--> x_t, with the last word --LSTM--> h_t --deep output--> word
+    Recogniser   reads a block of 30 frames, one cube X_t of K x K places per step:
+                 h_t-1 (top layer) --softmax--> l_t --l_t . X_t--> x_t --3 LSTMs--> h_t --> class
+    Captioner    reads one cube X of all N x K x K places at every word:
+                 h_t-1 --softmax--> l_t --beta_t l_t . X--> x_t --LSTM (y_t-1)--> h_t --> word y_t
 
-The scores of l_t depend on h alone: there is one weight vector W_i per PLACE, and what is seen there has no say. So
-the model can learn to look left, or late, but finds a thing only if h tells already where it is (h_0 knows the mean).
+Here l_t are the attention weights, and l_t . X_t is the mean of the features with these weights.
+The scores of l_t depend on h_t-1 alone: there is one weight vector W_i per place, and the score
+does not depend on the content of that place. So the model can learn to look left, or at late
+frames, but it finds an object only if h_t-1 already tells where the object is. (h_0 is computed
+from the mean of all features.)
 
-The penalty asks that every place gets a total of 1 over the steps. Unless T = L it cannot: T steps give a total of T to L
-places, so
-    sum_i (1 - sum_t l_ti)^2  >=  L (1 - T/L)^2 = (L - T)^2 / L     (Cauchy-Schwarz; equal only if every place gets T/L)
-which is 7.37 for 30 steps on 49 places and 1258.05 for 8 words on 1,274. What it asks for is uniformity, which is
-why lambda = 10 "resembles average pooling" (figure 2.2).
+The penalty in the loss asks that the weights of each place sum to 1 over the steps. This is
+possible only with as many steps as places. T steps give a total weight of T to L places, so by
+Cauchy-Schwarz
+    sum_i (1 - sum_t l_ti)^2  >=  L (1 - T/L)^2  =  (L - T)^2 / L,
+with equality only if every place has the total T/L. The bound is 7.37 for 30 steps and 49 places,
+and 1258.05 for 8 words and 1,274 places. So the penalty asks for equal totals. A model reaches them
+by scanning all places in turn, or by looking everywhere at every step. The latter explains why
+lambda = 10 "resembles average pooling" (Fig. 2.2).
 
-Paper -> code:  X v | l_t alpha, aux['space'] | x_t x | h, c state | beta_t beta, aux['gate'] | W_i location.weight |
-                f_init,h init_h | f_init,c init_c | f_beta gate | E embed | n cfg.embed | d cfg.hidden |
+Paper -> code:  X v | l_t alpha, aux['space'] | x_t x | h_t, c_t state | y_t token | E embed
+                beta_t beta, aux['gate'] | W_i rows of location.weight | f_beta gate
+                f_init,h init_h | f_init,c init_c | n cfg.embed | d cfg.hidden
                 lambda cfg.penalty | gamma cfg.weight_decay / 2
-Letters:        N videos, M blocks or copies of clips, B captions, F frames, L places (K x K), D feature size,
-                H hidden (d), E embedding (n), T steps or words, V vocabulary, C classes
+Letters:        N videos, M blocks, B captions, F frames, L places of a frame (K x K in the thesis),
+                D feature size, H hidden (d), E embedding (n), T steps or words, V vocabulary,
+                C classes
 """
 import copy
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 import torch.nn as nn
 
-from data import PAD, BadInput
+from data import PAD, BadInput, choose
 from decode import select, teacher_force
 
-TASKS = {'describe': ('soft', 'avgpool', 'first'), 'recognise': ('soft', 'avgpool', 'maxpool', 'softmax')}
+TASKS = {
+    'describe': ('soft', 'avgpool', 'first'),                   # Table 3.1
+    'recognise': ('soft', 'avgpool', 'maxpool', 'softmax'),     # Table 2.1
+}
 VARIANTS = ('soft', 'avgpool', 'maxpool', 'softmax', 'first')
+STORED_FPS = 30             # frames per second of the recognition datasets, Sec. 2.2.1
 
 
 @dataclass
 class Config:
-    task: str = 'describe'               # describe (chapter 3) or recognise (chapter 2)
-    vocab: int = 0                       # V, from the data, as the next five
-    feats: dict = field(default_factory=dict)   # name -> shape of one frame's feature: (D,), (L, D) or (Y, X, D)
-    frames: int = 0                      # most frames of any video: N in Sec. 3.1.1 (26 there)
-    classes: int = 0                     # C, number of actions
-    categories: int = 0                  # not read here
-    captions: int = 0                    # not read here
-    features: tuple = ('googlenet',)     # the feature kind that is read: 7 x 7 x 1024, Sec. 2.1.1
-    variant: str = 'soft'                # soft, avgpool, maxpool, softmax (recognise); soft, avgpool, first (describe)
-    hidden: int = 4096                   # d, Sec. 3.2.2 (recognition: see PRESETS)
-    embed: int = 512                     # n, word embedding, Sec. 3.2.2
-    layers: int = 3                      # LSTMs of the Recogniser, Sec. 2.2.2 (1 to 5 tried); the Captioner has one
-    penalty: float = 1.0                 # lambda in Eq. 2.7 and 3.6: 0, 1 or 10 in Sec. 2.2.2, 1 in Sec. 3.2.2
-    dropout: float = 0.5                 # on all non-recurrent connections, Sec. 2.2.2 and 3.2.2
-    block: int = 30                      # frames that the Recogniser takes at a time, Sec. 2.2.2
-    block_stride: int = 1                # frames between the starts of two blocks at test time, Sec. 2.2.2
-    fps: int = 30                        # frames per second that a block reads of the 30 stored: 6 in figure 2.6a
-    optimizer: str = 'adam'              # Sec. 2.2.2
-    weight_decay: float = 2e-5           # 2 gamma, as gamma theta^2 has the gradient 2 gamma theta; Sec. 2.2.2
-    # UNSPECIFIED: learning rate, its schedule, gradient clipping and batch size; we chose the next five.
-    rate: float = 2e-4                   # learning rate
-    schedule: str = 'constant'           # constant or cosine
-    clip: float = 5.0                    # gradient norm
-    videos_per_batch: int = 32           # videos in a batch
-    captions_per_video: int = 5          # captions of each video in a batch
-    epochs: int = 15                     # Sec. 2.2.2 and 3.2.2
-    min_count: int = 1                   # words seen less often become <unk>; all are kept, Sec. 3.2.1
-    max_len: int = 30                    # words of a caption; longer ones are cut. UNSPECIFIED: how many; we chose 30
-    beam: int = 4                        # beam width, Sec. 3.2.2
+    task: str = 'describe'            # describe (chapter 3) or recognise (chapter 2)
+    features: tuple = ('googlenet',)  # name of the features; 7 x 7 x 1024 per frame in Sec. 2.1.1
+    variant: str = 'soft'             # first: describe only; maxpool, softmax: recognise only
+    hidden: int = 4096                # d, units of an LSTM, Sec. 3.2.2; see PRESETS for Sec. 2.2.2
+    embed: int = 512                  # n, size of a word embedding, Sec. 3.2.2
+    layers: int = 3                   # LSTMs of the Recogniser, Sec. 2.2.2; the Captioner has one
+    penalty: float = 1.0              # lambda, weight of the attention penalty, Sec. 3.2.2
+    dropout: float = 0.5              # dropout on non-recurrent connections, Sec. 2.2.2 and 3.2.2
+    block: int = 30                   # frames that the Recogniser reads at a time, Sec. 2.2.2
+    block_stride: int = 1             # frames from one block to the next at test time, Sec. 2.2.2
+    fps: int = 30                     # frames per second that a block reads; 6 in Fig. 2.6a
+    optimizer: str = 'adam'           # adam, adamw or rmsprop, Sec. 2.2.2 and 3.2.2
+    # The gradient of gamma theta^2 is 2 gamma theta, so the weight decay is 2 gamma.
+    weight_decay: float = 2e-5        # strength of the weight decay, 2 gamma in Sec. 2.2.2
+    # UNSPECIFIED: the learning rate and its schedule, gradient clipping and the batch size; we
+    # chose 2e-4, constant, a norm of 5, and 32 videos with 5 captions each.
+    rate: float = 2e-4                # learning rate
+    schedule: str = 'constant'        # learning rate over time: constant or cosine
+    clip: float = 5.0                 # largest norm of the gradient
+    videos_per_batch: int = 32        # videos in a batch
+    captions_per_video: int = 5       # captions of each video in a batch
+    epochs: int = 15                  # passes over the training data, Sec. 2.2.2 and 3.2.2
+    min_count: int = 1                # words below this count become <unk>; 1 keeps all, Sec. 3.2.1
+    # UNSPECIFIED: the longest caption; we chose to cut captions after 30 words.
+    max_len: int = 30                 # longest caption, in words
+    beam: int = 4                     # beam width, Sec. 3.2.2
+
+    def __post_init__(self):
+        choose('--task', self.task, TASKS)
+        choose('--variant', self.variant, TASKS[self.task])
+        if self.fps < 1 or STORED_FPS % self.fps:
+            raise BadInput(f'--fps {self.fps}: a block takes every k-th frame of {STORED_FPS} per '
+                           f'second; choose a divisor of {STORED_FPS}')
 
 
 PRESETS = {
-    'ucf11': dict(task='recognise', hidden=512, penalty=0.0),           # Sec. 2.2.2; lambda: the best of table 2.1
+    # hidden is from Sec. 2.2.2. penalty is that of the best row of Table 2.1; the thesis also tries
+    # 1 and 10.
+    'ucf11': dict(task='recognise', hidden=512, penalty=0.0),
     'hollywood2': dict(task='recognise', hidden=512, penalty=0.0),
     'hmdb51': dict(task='recognise', hidden=1024, penalty=0.0),
-    'shapes': dict(features=('clip',), hidden=256, embed=128, dropout=0.0, penalty=0.0, rate=2e-3, schedule='cosine',
-                   weight_decay=0.0, max_len=20),
+    'shapes': dict(features=('clip',), hidden=256, embed=128, dropout=0.0, penalty=0.0, rate=2e-3,
+                   schedule='cosine', weight_decay=0.0, max_len=20),
     'shapes/recognise': dict(hidden=128, dropout=0.2),
 }
 
 
-def doubly_stochastic(attention, mask=None):
-    """attention (B, T, L), mask (B, T) true on real steps -> (B,): the second term of Eq. 2.7 and 3.6 over lambda"""
-    if mask is not None:
-        attention = attention.masked_fill(~mask[..., None], 0.0)
-    return (1 - attention.sum(1)).square().sum(1)
+def doubly_stochastic(alpha, steps=None, places=None):
+    """alpha (B, T, L) -> (B,), the second term of Eq. 2.7 and 3.6 without the factor lambda.
+    steps (B, T) and places (B, L) are true on real steps and places; None: all are real."""
+    if steps is not None:
+        alpha = alpha.masked_fill(~steps[..., None], 0.0)
+    gap = 1 - alpha.sum(1)                                  # (B, L)
+    if places is not None:
+        gap = gap.masked_fill(~places, 0.0)
+    return gap.square().sum(1)
 
 
 def perceptron(inputs, hidden, outputs):
+    """One hidden tanh layer"""
     return nn.Sequential(nn.Linear(inputs, hidden), nn.Tanh(), nn.Linear(hidden, outputs))
 
 
-def places(batch, cfg):
-    """-> v (N, F, L, D) with L = 1 where a frame has no grid, mask (N, F)"""
-    v, mask = batch['feats'][cfg.features[0]], batch['mask'][cfg.features[0]]
-    return v.reshape(*v.shape[:2], -1, v.shape[-1]), mask
+def read_features(batch, cfg):
+    """batch -> v (N, F, L, D), mask (N, F). L is 1 if a frame has a single feature vector."""
+    name = cfg.features[0]
+    v = batch['feats'][name]
+    return v.reshape(*v.shape[:2], -1, v.shape[-1]), batch['mask'][name]
+
+
+def group_mean(values, groups, count):
+    """values (M, K), groups (M,) -> (count, K), the mean of each group; 0 for an empty group"""
+    total = values.new_zeros(count, values.shape[1]).index_add(0, groups, values)
+    members = torch.bincount(groups, minlength=count).clamp(min=1)
+    return total / members[:, None]
 
 
 class Recogniser(nn.Module):
-    """Chapter 2: a class at every time step, from a glimpse of each frame."""
+    """Chapter 2: looks at one frame per step and predicts the class at every step."""
 
-    def __init__(self, cfg):
+    def __init__(self, cfg, sizes):
         super().__init__()
-        if cfg.variant not in TASKS['recognise']:
-            raise BadInput(f'--variant {cfg.variant}: to recognise there are {", ".join(TASKS["recognise"])}')
-        self.cfg, (*grid, D), H = cfg, cfg.feats[cfg.features[0]], cfg.hidden
-        if cfg.fps < 1 or 30 % cfg.fps:
-            raise BadInput(f'--fps {cfg.fps}: a block takes every k-th of 30 frames a second, so a divisor of 30')
-        self.skip = 30 // cfg.fps                                        # figure 2.6: a block takes every skip-th frame
-        if cfg.variant == 'softmax':                                    # regression on the full cube, Sec. 2.2.2
-            self.regression = nn.Linear(math.prod(grid) * D, cfg.classes)
+        self.cfg = cfg
+        self.skip = STORED_FPS // cfg.fps                   # a block takes every skip-th frame
+        *grid, D = sizes.feats[cfg.features[0]]
+        L = math.prod(grid)
+        H = cfg.hidden
+        if cfg.variant == 'softmax':                        # reads the full cube, Sec. 2.2.2
+            self.regression = nn.Linear(L * D, sizes.classes)
             return
-        # UNSPECIFIED: size of f_init, and h_0 and c_0 of the upper layers; we chose one hidden tanh layer of d units,
-        # and a tanh output of d per LSTM.
+        # UNSPECIFIED: the layers of f_init, and h_0 and c_0 of the upper LSTMs; we chose one hidden
+        # tanh layer of d units, and a tanh output layer that gives each LSTM its own h_0 and c_0.
         self.init_h = perceptron(D, H, cfg.layers * H)
         self.init_c = perceptron(D, H, cfg.layers * H)
-        self.lstms = nn.ModuleList(nn.LSTMCell(H if layer else D, H) for layer in range(cfg.layers))
+        inputs = [D] + [H] * (cfg.layers - 1)
+        self.lstms = nn.ModuleList(nn.LSTMCell(size, H) for size in inputs)
         if cfg.variant == 'soft':
-            self.location = nn.Linear(H, math.prod(grid), bias=False)   # W_i
-        self.hidden, self.classify = nn.Linear(H, H), nn.Linear(H, cfg.classes)
+            self.location = nn.Linear(H, L, bias=False)     # W_i
+        self.hidden = nn.Linear(H, H)
+        self.classify = nn.Linear(H, sizes.classes)
         self.drop = nn.Dropout(cfg.dropout)
 
-    def read(self, v, mask, rows, starts):
-        """v (N, F, L, D), mask (N, F), blocks given by clip and first frame: rows (M,), starts (M,)
-        -> scores (M, T, C), alpha (M, T, L), index (M, T) the steps' frames, real (M, T) true on steps in the clip"""
-        F, L = v.shape[1:3]
-        T = min(self.cfg.block, -(-F // self.skip))                     # no more steps than the longest clip fills
-        index = starts[:, None] + self.skip * torch.arange(T, device=v.device)          # (M, T)
-        # UNSPECIFIED: clips of less than a block; we chose to read what there is: the missing steps count for nothing.
-        real = index < mask.sum(1)[rows, None]
-        index = index.clamp(max=F - 1)
-        flat = torch.zeros(len(rows), T, L, device=v.device)            # no location softmax: attends nowhere
-        if self.cfg.variant == 'softmax':
-            return self.regression(v.flatten(2))[rows[:, None], index], flat, index, real
-        mean = v.mean(2)                                                # (N, F, D)
-        start = (mean[rows[:, None], index] * real[..., None]).sum(1) / real.sum(1, keepdim=True)       # (M, D)
-        h = list(self.init_h(start).tanh().chunk(len(self.lstms), 1))   # Eq. 2.6  (M, H) per layer
-        c = list(self.init_c(start).tanh().chunk(len(self.lstms), 1))   # Eq. 2.6
-        pooled = {'soft': None, 'avgpool': mean, 'maxpool': v.amax(2)}[self.cfg.variant]
-        scores, alphas = [], []
-        for t in range(T):
-            if self.cfg.variant == 'soft':
-                # UNSPECIFIED: dropout between h_t-1 and l_t; we chose none, as it comes from the step before.
-                alphas.append(self.location(h[-1]).softmax(1))          # Eq. 2.4  (M, L)
-                x = torch.einsum('ml,mld->md', alphas[-1], v[rows, index[:, t]])        # Eq. 2.5  (M, D)
-            else:
-                x = pooled[rows, index[:, t]]                           # (M, D)
-            for layer, lstm in enumerate(self.lstms):
-                h[layer], c[layer] = lstm(self.drop(x), (h[layer], c[layer]))           # Eq. 2.1, 2.2, 2.3  (M, H)
-                x = h[layer]
-            scores.append(self.classify(self.drop(self.hidden(self.drop(x)).tanh())))   # (M, C)
-        return torch.stack(scores, 1), torch.stack(alphas, 1) if alphas else flat, index, real
-
-    def forward(self, batch, *, epoch=0):
-        """batch with labels (N, C) -> loss (), logs.   Cross-entropy at every step and penalty; gamma: optimizer"""
-        v, mask = places(batch, self.cfg)
-        # UNSPECIFIED: clips with two labels; we chose one copy of the clip per label, and the softmax as scores.
-        rows, labels = batch['labels'].nonzero(as_tuple=True)           # (M,), (M,)
-        # DEVIATION: paper trains on all of a clip's blocks in every epoch, here on one, drawn at random, because blocks one frame
-        # apart are almost alike; so an epoch here is many times shorter, and long clips need more of them.
-        starts = (torch.rand(len(rows), device=v.device) * self.starts(mask)[rows]).long()
-        scores, alpha, _, real = self.read(v, mask, rows, starts)
-        logp = scores.log_softmax(2)[torch.arange(len(rows), device=v.device), :, labels]       # (M, T)
-        nll = -logp.masked_fill(~real, 0.0).sum(1)
-        spread = doubly_stochastic(alpha, real) if self.cfg.variant == 'soft' else torch.zeros_like(nll)
-        loss = (nll + self.cfg.penalty * spread).sum() / len(v)         # Eq. 2.7; per clip: shards add up
-        return loss, {'nll': nll.mean().item(), 'penalty': spread.mean().item()}
-
-    def starts(self, mask):
-        """mask (N, F) -> (N,), the number of frames at which a block can start: 1 for a clip that fills no block"""
-        span = (self.cfg.block - 1) * self.skip + 1
+    def count_starts(self, mask):
+        """mask (N, F) -> (N,), the number of frames at which a block can start; at least 1"""
+        span = (self.cfg.block - 1) * self.skip + 1         # from the first frame to the last
         return (mask.sum(1) - span).clamp(min=0) + 1
 
+    def all_blocks(self, mask):
+        """mask (N, F) -> rows (M,) and starts (M,): the clip and the first frame of each block"""
+        rows = []
+        starts = []
+        for row, count in enumerate(self.count_starts(mask).tolist()):
+            starts.append(torch.arange(0, count, self.cfg.block_stride, device=mask.device))
+            rows.append(torch.full_like(starts[-1], row))
+        return torch.cat(rows), torch.cat(starts)
+
+    def block_frames(self, mask, rows, starts):
+        """mask (N, F), rows (M,), starts (M,) -> index (M, T), the frame that each step reads;
+        real (M, T), false on steps after the end of the clip"""
+        frames = mask.shape[1]
+        T = min(self.cfg.block, math.ceil(frames / self.skip))
+        index = starts[:, None] + self.skip * torch.arange(T, device=mask.device)       # (M, T)
+        # UNSPECIFIED: clips shorter than a block; we chose to read the frames that they have. The
+        # missing steps count neither in the loss nor in the prediction.
+        real = index < mask.sum(1)[rows, None]
+        return index.clamp(max=frames - 1), real
+
+    def first_state(self, mean, real):
+        """mean (M, T, D), the mean feature of each frame; real (M, T) -> [(h, c) per LSTM]"""
+        mean = (mean * real[..., None]).sum(1) / real.sum(1, keepdim=True)              # (M, D)
+        h = self.init_h(mean).tanh().split(self.cfg.hidden, dim=1)      # Eq. 2.6  (M, H) per LSTM
+        c = self.init_c(mean).tanh().split(self.cfg.hidden, dim=1)      # Eq. 2.6  (M, H) per LSTM
+        return list(zip(h, c))
+
+    def look(self, h, cube):
+        """h (M, H) of the top LSTM, cube (M, L, D) -> x (M, D), alpha (M, L)"""
+        # UNSPECIFIED: dropout between h_t-1 and l_t; we chose none, because this connection is
+        # recurrent: it leads from one time step to the next.
+        alpha = self.location(h).softmax(1)                 # Eq. 2.4  (M, L)
+        x = torch.einsum('ml,mld->md', alpha, cube)         # Eq. 2.5  (M, D)
+        return x, alpha
+
+    def classify_step(self, x, state):
+        """x (M, D), state [(h, c) per LSTM] -> scores (M, C), state"""
+        new_state = []
+        for lstm, (h, c) in zip(self.lstms, state):
+            h, c = lstm(self.drop(x), (h, c))               # Eq. 2.1, 2.2, 2.3  (M, H)
+            new_state.append((h, c))
+            x = h                                           # input of the next LSTM
+        hidden = self.hidden(self.drop(x)).tanh()
+        return self.classify(self.drop(hidden)), new_state
+
+    def read(self, v, rows, index, real):
+        """v (N, F, L, D), rows (M,), index and real (M, T)
+        -> scores (M, T, C), alpha (M, T, L), which is 0 if the variant has no attention"""
+        nowhere = v.new_zeros(*index.shape, v.shape[2])     # (M, T, L)
+        if self.cfg.variant == 'softmax':
+            return self.regression(v.flatten(2))[rows[:, None], index], nowhere
+        pooled = v.mean(2)                                  # (N, F, D)
+        state = self.first_state(pooled[rows[:, None], index], real)
+        if self.cfg.variant == 'maxpool':
+            pooled = v.amax(2)                              # (N, F, D)
+        scores = []
+        alphas = []
+        for t, frame in enumerate(index.unbind(1)):
+            if self.cfg.variant == 'soft':
+                top_h, _ = state[-1]
+                x, alpha = self.look(top_h, v[rows, frame])
+            else:
+                x = pooled[rows, frame]
+                alpha = nowhere[:, t]
+            score, state = self.classify_step(x, state)
+            scores.append(score)
+            alphas.append(alpha)
+        return torch.stack(scores, 1), torch.stack(alphas, 1)
+
+    def forward(self, batch, *, epoch=0):
+        """batch with labels (N, C) -> loss (), logs.   Cross-entropy at every step, plus penalty"""
+        v, mask = read_features(batch, self.cfg)
+        # UNSPECIFIED: clips with several labels (Hollywood2); we chose to train on one copy of the
+        # clip per label, and to take the softmax probabilities as the scores of the classes.
+        rows, labels = batch['labels'].nonzero(as_tuple=True)                           # (M,), (M,)
+        # DEVIATION: paper trains on all blocks of a clip in every epoch, here on one random block
+        # per clip, because blocks that start one frame apart are almost equal. So an epoch is many
+        # times shorter here, and long clips need more epochs.
+        starts = (torch.rand(len(rows), device=v.device) * self.count_starts(mask)[rows]).long()
+        index, real = self.block_frames(mask, rows, starts)
+        scores, alpha = self.read(v, rows, index, real)
+        logp = scores.log_softmax(2)[torch.arange(len(rows), device=v.device), :, labels]   # (M, T)
+        nll = -logp.masked_fill(~real, 0.0).sum(1)          # (M,)
+        penalty = torch.zeros_like(nll)
+        if self.cfg.variant == 'soft':
+            penalty = doubly_stochastic(alpha, steps=real)
+        # We divide by the number of clips, not of copies, so that the losses of the parts of a
+        # batch can be averaged.
+        loss = (nll + self.cfg.penalty * penalty).sum() / len(v)                        # Eq. 2.7
+        return loss, {'nll': nll.mean().item(), 'penalty': penalty.mean().item()}
+
     def predict(self, batch):
-        """batch -> probabilities (N, C), the mean over a block's steps and then over the clip's blocks;
-        aux: space (N, F, L), where each frame was looked at, the mean over the blocks that hold it"""
-        v, mask = places(batch, self.cfg)
-        N, F, L = v.shape[:3]
-        starts = [torch.arange(0, n, self.cfg.block_stride, device=v.device) for n in self.starts(mask).tolist()]
-        rows = torch.cat([torch.full_like(s, row) for row, s in enumerate(starts)])             # (M,)
-        starts = torch.cat(starts)                                                              # (M,)
-        blocks, maps, frames = [], [], []
-        for some in torch.arange(len(rows), device=v.device).split(256):        # a long clip has many blocks
-            scores, alpha, index, real = self.read(v, mask, rows[some], starts[some])
-            p = scores.softmax(2) * real[..., None]
-            blocks.append(p.sum(1) / real.sum(1, keepdim=True))                 # (M, C)
-            maps.append(alpha[real])                                            # (steps, L)
-            frames.append((rows[some, None] * F + index)[real])                 # (steps,) into N * F
-
-        def mean(values, groups, size):                                         # (M, ...) in groups (M,) -> (size, ...)
-            count = torch.bincount(groups, minlength=size).clamp(min=1)
-            return values.new_zeros(size, values.shape[1]).index_add(0, groups, values) / count[:, None]
-
-        space = mean(torch.cat(maps), torch.cat(frames), N * F).view(N, F, L)
-        return mean(torch.cat(blocks), rows, N), {'space': space}
+        """batch -> probabilities (N, C), the mean over the steps of a block, then over the blocks;
+        aux: space (N, F, L), the attention in each frame, averaged over the blocks that read it"""
+        v, mask = read_features(batch, self.cfg)
+        N, frames, L = v.shape[:3]
+        rows, starts = self.all_blocks(mask)
+        index, real = self.block_frames(mask, rows, starts)
+        probabilities = []
+        maps = []
+        for some in torch.arange(len(rows), device=v.device).split(256):    # to save memory
+            scores, alpha = self.read(v, rows[some], index[some], real[some])
+            total = (scores.softmax(2) * real[some, :, None]).sum(1)
+            probabilities.append(total / real[some].sum(1, keepdim=True))               # (M, C)
+            maps.append(alpha[real[some]])                  # one row of L per real step
+        frame = (rows[:, None] * frames + index)[real]      # the frame of each of these rows
+        space = group_mean(torch.cat(maps), frame, N * frames).view(N, frames, L)
+        return group_mean(torch.cat(probabilities), rows, N), {'space': space}
 
 
 @torch.enable_grad()
-def glimpse(model, batch, label, steps=500, rate=0.01, progress=iter):
-    """Figure 2.8: a Recogniser, a batch of one clip, the number of its right class -> dict: the attention maps (F, L)
-    learned, random and found (at the first right prediction, or after `steps`), predicted (the class under each of the
-    three), steps (taken), probability (of label, at the end). progress: may wrap the steps, to show a bar.
+def glimpse(model, batch, label, steps=500, progress=iter):
+    """Fig. 2.8: change where a trained Recogniser looks until it gets the class of a clip right.
 
-    Only the location softmax' weights move, so only where the model looks; and they move in a copy of the model."""
+    batch: one clip; label: the number of its class; progress: a function that wraps the steps, for
+    example to show a progress bar. Only the weights of the location softmax change, in a copy of
+    the model. Returns a dict:
+        learned, random, found    attention (F, L) of the model as it was trained, with random
+                                  weights, and at the first right prediction or after `steps`
+        predicted                 the three predicted classes
+        steps, probability        the number of steps taken, and the final probability of label"""
     if model.cfg.variant != 'soft':
-        raise BadInput(f'a glimpse needs --variant soft: {model.cfg.variant} chooses no place')
+        raise BadInput(f'--variant {model.cfg.variant}: this model has no attention to change; '
+                       f'choose a run with --variant soft')
     model = copy.deepcopy(model).eval().requires_grad_(False)
-    probability, aux = model.predict(batch)
-    found = {'learned': aux['space'][0]}
-    predicted = [probability[0].argmax().item()]
     weight = model.location.weight
-    weight.uniform_(weight.min().item(), weight.max().item()).requires_grad_()
-    optimizer = torch.optim.Adam([weight], lr=rate)
-    for step in progress(range(steps + 1)):
-        probability, aux = model.predict(batch)
-        if step == 0:
-            found['random'] = aux['space'][0].detach()
-            predicted.append(probability[0].argmax().item())
-        if probability[0].argmax() == label or step == steps:
+    probability, aux = model.predict(batch)
+    seen = {'learned': aux['space'][0]}
+    predicted = [probability.argmax().item()]
+    weight.uniform_(weight.min().item(), weight.max().item())
+    weight.requires_grad_()
+    probability, aux = model.predict(batch)
+    seen['random'] = aux['space'][0].detach()
+    predicted.append(probability.argmax().item())
+    # UNSPECIFIED: what Fig. 2.8 minimises, and how; we chose -log of the probability that predict()
+    # gives to the class, and Adam with a rate of 0.01.
+    optimizer = torch.optim.Adam([weight], lr=0.01)
+    taken = 0
+    for _ in progress(range(steps)):
+        if probability.argmax() == label:
             break
         optimizer.zero_grad()
-        # UNSPECIFIED: what is minimised, and how; we chose -log of the clip's mean probability, by which it is judged, and Adam.
         (-probability[0, label].log()).backward()
         optimizer.step()
-    predicted.append(probability[0].argmax().item())
-    return found | {'found': aux['space'][0].detach(), 'predicted': tuple(predicted), 'steps': step,
-                    'probability': probability[0, label].item()}
+        taken += 1
+        probability, aux = model.predict(batch)
+    seen['found'] = aux['space'][0].detach()
+    seen['predicted'] = (*predicted, probability.argmax().item())
+    seen['steps'] = taken
+    seen['probability'] = probability[0, label].item()
+    return seen
 
 
 class Captioner(nn.Module):
-    """Chapter 3: a word at every time step, from a glimpse of all frames at once."""
+    """Chapter 3: looks at all frames at once and predicts a word at every step."""
 
-    def __init__(self, cfg):
+    def __init__(self, cfg, sizes):
         super().__init__()
-        if cfg.variant not in TASKS['describe']:
-            raise BadInput(f'--variant {cfg.variant}: to describe there are {", ".join(TASKS["describe"])}')
-        self.cfg, (*grid, D), H, E = cfg, cfg.feats[cfg.features[0]], cfg.hidden, cfg.embed
-        self.embed = nn.Embedding(cfg.vocab, E)                         # E
-        self.init_h, self.init_c = perceptron(D, H, H), perceptron(D, H, H)
+        self.cfg = cfg
+        self.frames = sizes.frames                          # N in Sec. 3.1.1
+        *grid, D = sizes.feats[cfg.features[0]]
+        H = cfg.hidden
+        E = cfg.embed
+        self.embed = nn.Embedding(sizes.vocab, E)           # E
+        self.init_h = perceptron(D, H, H)
+        self.init_c = perceptron(D, H, H)
         if cfg.variant != 'avgpool':
-            self.location = nn.Linear(H, cfg.frames * math.prod(grid), bias=False)      # W_i
-        # UNSPECIFIED: size of f_beta; we chose one hidden tanh layer of n units (of d it would be 17 million weights).
+            self.location = nn.Linear(H, self.frames * math.prod(grid), bias=False)     # W_i
+        # UNSPECIFIED: the layers of f_beta; we chose one hidden tanh layer of n units, because one
+        # of d units would have 17 million weights.
         self.gate = perceptron(H, E, 1)
         self.lstm = nn.LSTMCell(E + D, H)
-        self.w_h, self.w_x = nn.Linear(H, E, bias=False), nn.Linear(D, E, bias=False)   # W_h, W_x
-        self.w_p = nn.Linear(E, cfg.vocab, bias=False)                  # W_p
+        self.w_h = nn.Linear(H, E, bias=False)              # W_h
+        self.w_x = nn.Linear(D, E, bias=False)              # W_x
+        self.w_p = nn.Linear(E, sizes.vocab, bias=False)    # W_p
         self.drop = nn.Dropout(cfg.dropout)
 
     def encode(self, batch):
-        """-> memory: mean (N, D), uniform and mask (N, F, L), v (N, F * L, D); state = (h, c), each (N, H)"""
-        v, mask = places(batch, self.cfg)
-        if v.shape[1] > self.cfg.frames:
-            raise BadInput(f'{v.shape[1]} frames, but Eq. 3.2 has weights for the places of {self.cfg.frames}')
-        # DEVIATION: paper pads short videos with black frames, here absent frames get no weight, because padding must change
-        # nothing. Features of black frames are frames like any other, and then all is as in the paper.
+        """-> memory: mean (N, D), uniform and mask (N, F, L), v (N, F * L, D) unless avgpool;
+        state = (h, c), each (N, H)"""
+        v, mask = read_features(batch, self.cfg)
+        if v.shape[1] > self.frames:
+            raise BadInput(f'--features {self.cfg.features[0]}: a video has {v.shape[1]} frames, '
+                           f'but the model has weights for {self.frames}; extract fewer frames')
+        # DEVIATION: paper pads short videos with black frames, here absent frames get no weight,
+        # because padding must not change the result. Black frames that are stored as features are
+        # read like any other frame, as in the paper.
         mask = mask[..., None].expand(v.shape[:3])                      # (N, F, L)
         uniform = mask / mask.sum((1, 2), keepdim=True)
-        mean = torch.einsum('nfl,nfld->nd', uniform, v)
-        state = self.init_h(mean).tanh(), self.init_c(mean).tanh()      # Eq. 2.6, over all N K^2 places  (N, H), (N, H)
+        mean = torch.einsum('nfl,nfld->nd', uniform, v)                 # over all N K^2 places
+        h = self.init_h(mean).tanh()                                    # Eq. 2.6  (N, H)
+        c = self.init_c(mean).tanh()                                    # Eq. 2.6  (N, H)
         memory = {'mean': mean, 'uniform': uniform, 'mask': mask}
-        return memory if self.cfg.variant == 'avgpool' else memory | {'v': v.flatten(1, 2)}, state
+        if self.cfg.variant != 'avgpool':
+            memory['v'] = v.flatten(1, 2)
+        return memory, (h, c)
+
+    def look(self, token, h, memory):
+        """token (B,) or None, h (B, H) -> expected feature (B, D), alpha (B, F, L)"""
+        uniform = memory['uniform']
+        if self.cfg.variant == 'avgpool':
+            return memory['mean'], uniform
+        if self.cfg.variant == 'first' and token is not None:           # only the first word looks
+            return torch.zeros_like(memory['mean']), torch.zeros_like(uniform)
+        mask = memory['mask'].flatten(1)                                # (B, F * L)
+        scores = self.location(h)[:, :mask.shape[1]]        # the videos of a batch may be shorter
+        scores = scores.masked_fill(~mask, float('-inf'))
+        # DEVIATION: paper's denominator of l_t sums over K x K places, here it sums over all N K^2,
+        # because l_t is a softmax over all of them.
+        alpha = scores.softmax(1)                                       # Eq. 3.2  (B, F * L)
+        expected = torch.bmm(alpha[:, None], memory['v'])[:, 0]         # (B, D)
+        return expected, alpha.view(uniform.shape)
 
     def step(self, token, state, memory):
         """token (B,) or None -> logits (B, V), state, aux: space (B, F, L), gate (B,)"""
-        (h, c), mask = state, memory['mask']
-        # UNSPECIFIED: which connections dropout is on; we chose what enters the LSTM, W_h, W_x and W_p, and neither f_init nor
-        # what comes from h_t-1 (l_t, f_beta).
-        # UNSPECIFIED: the word before the first; we chose a zero embedding.
-        y = h.new_zeros(len(h), self.cfg.embed) if token is None else self.embed(token)
-        if self.cfg.variant == 'avgpool':                               # the same at every word: it was computed once
-            alpha, glance = memory['uniform'], memory['mean']
-        # UNSPECIFIED: gate and penalty of the two baselines; we chose: avgpool keeps the gate and has no penalty, first has both.
-        elif self.cfg.variant == 'first' and token is not None:         # nothing is seen after the first word
-            alpha, glance = torch.zeros_like(memory['uniform']), torch.zeros_like(memory['mean'])
-        else:
-            scores = self.location(h)[:, :mask[0].numel()].masked_fill(~mask.flatten(1), float('-inf'))
-            # DEVIATION: paper's denominator sums over K x K, here over all N K^2, because l_t is one softmax over them.
-            alpha = scores.softmax(1)                                   # Eq. 3.2  (B, F * L)
-            glance = torch.bmm(alpha[:, None], memory['v'])[:, 0]       # (B, D)
-            alpha = alpha.view(mask.shape)
+        h, c = state
+        # UNSPECIFIED: the gate and the penalty of the baselines; we chose the gate for both, and
+        # the penalty for first (on the attention of the first word), but not for avgpool.
+        expected, alpha = self.look(token, h, memory)
         beta = self.gate(h).sigmoid()                                   # Eq. 3.5  (B, 1)
-        x, y = self.drop(beta * glance), self.drop(y)                   # Eq. 3.3  (B, D)
-        h, c = self.lstm(torch.cat([y, x], 1), (h, c))                  # Eq. 3.1  (B, H)
-        logits = self.w_p(self.drop(y + self.w_h(self.drop(h)) + self.w_x(x)))          # Eq. 3.4  (B, V)
+        # UNSPECIFIED: which connections of the Captioner are non-recurrent and so have dropout; we
+        # chose the inputs of the LSTM, W_h, W_x and W_p, each dropped out once. The inputs of
+        # f_init, f_beta and l_t have none.
+        x = self.drop(beta * expected)                                  # Eq. 3.3  (B, D)
+        # UNSPECIFIED: the word before the first word; we chose a zero embedding.
+        y = h.new_zeros(len(h), self.cfg.embed)                         # (B, E)
+        if token is not None:
+            y = self.embed(token)
+        h, c = self.lstm(torch.cat([self.drop(y), x], 1), (h, c))       # Eq. 3.1  (B, H)
+        # Dropout acts on the whole sum, so y has none of its own: no word is dropped out twice.
+        deep = y + self.w_h(self.drop(h)) + self.w_x(x)                 # (B, E)
+        logits = self.w_p(self.drop(deep))                              # Eq. 3.4  (B, V)
         return logits, (h, c), {'space': alpha, 'gate': beta[:, 0]}
 
     def forward(self, batch, *, epoch=0, reward_fn=None):
-        """batch -> loss (), logs.   Negative log-likelihood and penalty; gamma is the optimizer's."""
+        """batch -> loss (), logs.   Negative log-likelihood plus penalty"""
+        words = batch['captions']
         memory, state = select(self.encode(batch), batch['rows'])       # videos -> captions
-        logp, aux = teacher_force(self, memory, state, batch['captions'])       # (B, T), 0 where no word is
-        nll, gate = -logp.sum(1), aux['gate'].sum() / (batch['captions'] != PAD).sum()
-        spread = torch.zeros_like(nll)
+        logp, aux = teacher_force(self, memory, state, words)           # (B, T), 0 on padding
+        nll = -logp.sum(1)                                              # (B,)
+        gate = aux['gate'].sum() / (words != PAD).sum()
+        penalty = torch.zeros_like(nll)
         if self.cfg.variant != 'avgpool':
-            spread = doubly_stochastic(aux['space'].flatten(2)) - (~memory['mask']).sum((1, 2))  # padding adds no 1
-        loss = (nll + self.cfg.penalty * spread).mean()                 # Eq. 3.6
-        return loss, {'nll': nll.mean().item(), 'penalty': spread.mean().item(), 'gate': gate.item()}
+            penalty = doubly_stochastic(aux['space'].flatten(2), places=memory['mask'].flatten(1))
+        loss = (nll + self.cfg.penalty * penalty).mean()                # Eq. 3.6
+        logs = {'nll': nll.mean().item(), 'penalty': penalty.mean().item(), 'gate': gate.item()}
+        return loss, logs
+
+
+def attention(aux):
+    """aux of the T words of a caption -> (T, F, L), the weights l_t"""
+    return aux['space']
+
+
+VIEW = {
+    'attention': attention,
+    'bars': {'gate': ('gate',)},
+    'parts': 4,
+    'legend': 'above each word: the most attended frame of each quarter of the clip, as bright as '
+              'its weight; strip: the weight of every frame',
+}
