@@ -1,382 +1,541 @@
-"""Which layer of a network, and which place in it, does the next word look at?
+"""Which layer of a network, and which place in that layer, should the next word attend to?
 
-Paper:      Y. Pu, M. R. Min, Z. Gan, L. Carin. "Adaptive Feature Abstraction for Translating Video to Text." (dualAFR)
-            AAAI 2018. arXiv:1611.07837, whose first version (ASTAR, 2016) has the fuller equations. Numbers: 2018's.
-Covers:     the whole method and every row of its tables. Eq. 1-18; the LSTM is Eq. 2 of the first version.
-Leaves out: fine-tuning of C3D (the paper leaves it out too), a preset for M-VAD, human evaluation.
+Paper:      Y. Pu, M. R. Min, Z. Gan, L. Carin. "Adaptive Feature Abstraction for Translating Video
+            to Text." AAAI 2018. arXiv:1611.07837. The method is called dualAFR there, and ASTAR in
+            the first version of 2016, which has fuller equations. Our equation numbers are those of
+            2018.
+Covers:     the whole method and every row of its tables. Eq. 1-18; the LSTM is Eq. 2 of the first
+            version.
+Leaves out: fine-tuning of C3D (the paper does not do it either), a preset for M-VAD, human
+            evaluation.
 
     pool2 --7x7x7 convolution, ReLU, max 8--+
-    pool3 --5x5x5 convolution, ReLU, max 4--+-- a: I places x L layers --alpha--> s_t --beta--> z_t --+
-    pool4 --3x3x3 convolution, ReLU, max 2--+   I = 4 x 4 x ceil(N/16), L = 4              y_t-1 --+-LSTM-> h_t --> y_t
-    pool5 ----------------------------------+   alpha and beta read h_t-1
-    fc7 --tanh--> h_1 --> y_1                   the first word sees fc7 alone; the others know it through h_1
+    pool3 --5x5x5 convolution, ReLU, max 4--+-- a: I places x L layers --alpha--> s_t --beta--> z_t
+    pool4 --3x3x3 convolution, ReLU, max 2--+   I = 4 x 4 x ceil(N/16), L = 4
+    pool5 ----------------------------------+   alpha and beta depend on h_t-1
 
-Variants:   soft, hard: "Soft / Hard Attention" | fc7: "C3D fc7 + LSTM" | pool2 .. pool5: "C3D fc7 + pool2" and so on |
-            resnet: "ResNet + LSTM" | mlp, maxpool, avgpool, hypercolumn: "baselines of multi-level features" |
-            layers-first: the swapped order at the end of the first version's Sec. 3.2, worse "partially due to the
-            increase of the number of parameters"; in our reading it has fewer: w_a reads one layer, not four stacked.
+    z_t, y_t-1 --LSTM--> h_t --> y_t            for t >= 2
+    fc7 --tanh--> h_1 --> y_1                   the first word depends on fc7 alone
 
-Where the paper is wrong. (10) and (11) have '=' for '>=' (Jensen). (13) and (14) have grad p(Y|m_k, A) in their second
-term for grad LOG p(Y|m_k, A): as printed the estimator is biased, with the log it is exactly right (test_estimators.py
-enumerates every m). (17) sums a_i where it means a_j. The receptive fields of its tables 4 and 5: see c3d.py.
+Variants:   soft, hard                          "Soft / Hard Attention"
+            fc7                                 "C3D fc7 + LSTM"
+            pool2, pool3, pool4, pool5          "C3D fc7 + pool2" and so on
+            resnet                              "ResNet + LSTM"
+            mlp, maxpool, avgpool, hypercolumn  "Baselines of multi-level features"
+            layers-first                        beta before alpha, end of Sec. 3.2, first version
+The paper explains the lower scores of layers-first "partially" by "the increase of the number of
+parameters". In our reading it has fewer: w of the place attention reads one layer, not four.
 
-Paper -> code:  a_l feats | a-hat a | W_a_alpha w_a | W_h_alpha u_alpha | w_alpha v_alpha | W_s_beta w_s |
-                W_h_beta u_beta | w_beta v_beta | alpha aux['space'] | beta aux['layers'] | m_t the draws i and l |
-                log p(m_t|...) aux['log_q'] | C first | V out | W_e embed
-Letters:        N videos, B captions, n steps of time, Y X rows and columns, C channels of a map, D of an aligned map,
-                I places (n * 4 * 4), L layers, A attention, H hidden, E embedding, T words, V vocabulary, K samples
+Errors in the paper. Eq. 10 and 11 need '>=' in place of '=' (Jensen). The second term of Eq. 13 and
+14 needs the gradient of LOG p(Y|m_k, A). As printed, without the log, the estimator is biased; with
+the log it is exactly unbiased (test_astar.py enumerates every m). Eq. 17 sums a_i where it means
+a_j. The receptive fields in tables 4 and 5 are wrong: see c3d.py.
+
+Paper -> code:  a_l feats | a-hat memory['a'] | W_a_alpha, W_h_alpha, w_alpha place_attention.w, .u,
+                .v | W_s_beta, W_h_beta, w_beta layer_attention.w, .u, .v | alpha aux['space'] |
+                beta aux['layers'] | m_t pick() | log p(m_t|...) aux['log_q'] | C first | V out |
+                W_e embed
+Letters:        N videos, B captions, n steps of time, Y X rows and columns, C channels of a map,
+                D channels of an aligned map, I places (n * 4 * 4), L layers, A attention,
+                H hidden, E embedding, T words, V vocabulary, K samples
 """
 import math
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from c3d import ALIGN, CHANNELS, receptive_field
-from data import BadInput
+from c3d import ALIGN, CHANNELS, MAPS, SIZE, receptive_field
+from data import BadInput, choose
 from decode import select, teacher_force
 
-LAYERS = tuple(CHANNELS)                        # pool2, pool3, pool4, pool5
-VARIANTS = ('soft', 'hard', 'fc7', *LAYERS, 'mlp', 'maxpool', 'avgpool', 'hypercolumn', 'layers-first', 'resnet')
-ROWS = 4                                        # rows and columns of pool5, and so of every aligned map
+VARIANTS = ('soft', 'hard', 'fc7', *MAPS, 'mlp', 'maxpool', 'avgpool', 'hypercolumn',
+            'layers-first', 'resnet')
+ROWS = 4                                # rows and columns of pool5 and of every aligned map
 
 
 def layers_of(variant):
-    """The maps that a variant attends to."""
+    """-> names of the maps that a variant attends to, from low to high"""
     if variant in ('fc7', 'resnet'):
         return ()
-    return (variant,) if variant in LAYERS else LAYERS
+    return (variant,) if variant in MAPS else MAPS
 
 
 @dataclass
 class Config:
-    vocab: int = 0                       # V, from the training captions (the paper's 12,594 counts those of all splits)
-    feats: dict = field(default_factory=dict)   # name -> shape of one step of time: (Y, X, C) of a map, (4096,) of fc7
-    frames: int = 0                      # not read here: any number of frames
-    classes: int = 0                     # not read here
-    categories: int = 0                  # not read here
-    captions: int = 0                    # not read here
-    variant: str = 'soft'                # a row of the tables: see VARIANTS
-    features: tuple = ()                 # the maps from low to high, then fc7; empty: those of the variant
-    frame_features: str = 'resnet152'    # of the variant resnet. UNSPECIFIED: which ResNet; we chose 152 layers
-    hidden: int = 512                    # H, appendix
-    embed: int = 300                     # E, M in the paper, appendix
-    attn: int = 512                      # A. UNSPECIFIED: size of both attentions; we chose H
-    samples: int = 10                    # K of hard attention, appendix
-    bottleneck: int = 64                 # hidden units of the variant mlp
-    dropout: float = 0.5                 # UNSPECIFIED: rate and place; we chose the LSTM's input and output
-    init: float = 0.01                   # weights start uniform in +-init, appendix; 0: as torch has them, by each layer's inputs
-    optimizer: str = 'adam'              # appendix
-    rate: float = 2e-4                   # learning rate, appendix
-    weight_decay: float = 0.0            # none: no regularisation "other than dropout and early stopping"
-    schedule: str = 'constant'           # constant or cosine
-    clip: float = 5.0                    # gradient norm, appendix (which says the parameters' norm, and means this)
-    epochs: int = 30                     # UNSPECIFIED: early stopping on validation after how many; we chose at most 30
-    videos_per_batch: int = 8            # UNSPECIFIED: 32 captions of how many videos; we chose 8 with 4 each
-    captions_per_video: int = 4          # batches of 32 captions, appendix
-    min_count: int = 1                   # words seen less often become <unk>; all are kept (datasets)
-    max_len: int = 30                    # UNSPECIFIED: longest caption in words; we chose 30
-    beam: int = 5                        # UNSPECIFIED: beam width; we chose 5
+    variant: str = 'soft'               # a row of the paper's tables
+    features: tuple = ()                # maps from low to high, then fc7 (default: by variant)
+    # UNSPECIFIED: which ResNet the variant resnet reads; we chose the one with 152 layers.
+    frame_features: str = 'resnet152'   # features of the variant resnet
+    hidden: int = 512                   # H, units of the LSTM, appendix
+    embed: int = 300                    # E (the paper's M), size of a word embedding, appendix
+    # UNSPECIFIED: the size of both attentions; we chose H.
+    attn: int = 512                     # A, hidden units of both attentions
+    samples: int = 10                   # K, samples per caption for hard attention, appendix
+    bottleneck: int = 64                # hidden units of the variant mlp
+    # UNSPECIFIED: the rate and place of dropout; we chose 0.5 on the input and output of the LSTM.
+    dropout: float = 0.5                # dropout on the input and output of the LSTM
+    init: float = 0.01                  # first weights: uniform in +-init, appendix; 0: torch's own
+    optimizer: str = 'adam'             # adam, adamw or rmsprop, appendix
+    rate: float = 2e-4                  # learning rate, appendix
+    weight_decay: float = 0.0           # strength of the weight decay; none in the paper (Datasets)
+    schedule: str = 'constant'          # learning rate over time: constant or cosine
+    # DEVIATION: paper clips gradients if "the norm of the parameter vector" exceeds 5, here if the
+    # norm of the gradient does, because only that norm measures the size of a step.
+    clip: float = 5.0                   # largest norm of the gradient, appendix
+    # UNSPECIFIED: the number of epochs before early stopping; we chose at most 30.
+    epochs: int = 30                    # passes over the training videos
+    # UNSPECIFIED: how many videos the 32 captions of a batch describe; we chose 8.
+    videos_per_batch: int = 8           # videos in a batch
+    captions_per_video: int = 4         # captions of each video in a batch; 8 x 4 = 32, appendix
+    min_count: int = 1                  # words below this count become <unk>; 1 keeps all words
+    # UNSPECIFIED: the longest caption; we chose 30 words.
+    max_len: int = 30                   # longest caption, in words
+    # UNSPECIFIED: the beam width; we chose 5.
+    beam: int = 5                       # beam width
 
     def __post_init__(self):
-        if self.variant not in VARIANTS:
-            raise BadInput(f'--variant {self.variant}: choose one of {", ".join(VARIANTS)}')
-        if not self.features:
-            maps = tuple(f'c3d_{layer}' for layer in layers_of(self.variant))
-            self.features = (self.frame_features,) if self.variant == 'resnet' else (*maps, 'c3d_fc7')
+        choose('--variant', self.variant, VARIANTS)
+        if not self.features and self.variant == 'resnet':
+            self.features = (self.frame_features,)
+        elif not self.features:
+            maps = [f'c3d_{layer}' for layer in layers_of(self.variant)]
+            self.features = (*maps, 'c3d_fc7')
 
 
-PRESETS = {                              # the paper tunes nothing per dataset; +-0.01 is made for its wide maps
-    'msvd': {},
-    'msrvtt': {},
-    'shapes': dict(frame_features='clip', hidden=256, embed=128, attn=128, dropout=0.2, init=0.0, rate=2e-3,
-                   schedule='cosine', epochs=6, videos_per_batch=16, captions_per_video=5, max_len=20),
+# The paper tunes nothing per dataset. The maps of shapes have few channels, and for them first
+# weights in +-0.01 are too small.
+PRESETS = {
+    'shapes': dict(frame_features='clip', hidden=256, embed=128, attn=128, dropout=0.2, init=0.0,
+                   rate=2e-3, schedule='cosine', epochs=6, videos_per_batch=16,
+                   captions_per_video=5, max_len=20),
 }
 
 
+def attention_map(aux):
+    """aux of T words -> their weights (T, n, 16), or None for variants without attention"""
+    if 'space' not in aux:
+        return None
+    return aux['space'].flatten(2)
+
+
+VIEW = {'attention': attention_map, 'bars': {'layers': MAPS}}
+
+
+class Scaled(nn.Module):
+    """A linear or convolutional layer, applied to x / sqrt(inputs). start_weights() makes its
+    weights sqrt(inputs) times larger, so it starts as the same function as the plain layer."""
+
+    # DEVIATION: paper applies the alignment convolutions (and the variant mlp) to a, here they are
+    # applied to a / sqrt(inputs), with weights that start sqrt(inputs) times larger, because Adam
+    # moves each weight by about the learning rate in every step. In a sum over 7 x 7 x 7 x C inputs
+    # these moves add up, and without the scaling half of the ReLU units died.
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+        self.scale = layer.weight[0].numel() ** -0.5
+
+    def forward(self, x):
+        """x as the layer takes it -> output of the layer"""
+        return self.layer(self.scale * x)
+
+
 class Convolution(nn.Module):
-    """The transformation that brings layer l to pool5's size, stride, centres and meaning."""
+    """Aligns layer l with pool5: the same size, stride, centres and number of channels."""
 
     def __init__(self, layer, C, D):
         super().__init__()
         kernel, padding, self.pool = ALIGN[layer]
-        self.wide = nn.Conv3d(C, D, kernel, padding=padding)
-        # DEVIATION: paper convolves a as it is, here (and in mlp) a / sqrt(inputs), with weights that start sqrt(inputs) times
-        # larger (the same function), because Adam moves every weight by its rate, so a sum over 7 x 7 x 7 x C of them by
-        # that many at once, and half of these units died.
-        self.scale = (C * kernel ** 3) ** -0.5
-        self.wide.weight.data /= self.scale
+        self.wide = Scaled(nn.Conv3d(C, D, kernel, padding=padding))
 
     def forward(self, a, mask):
-        """a (N, n, Y, X, C) with zeros after each video's end, mask (N, n) -> (N, ceil(n/pool), 4, 4, D)"""
-        x = self.wide(self.scale * a.permute(0, 4, 1, 2, 3)).relu()     # Eq. 3  (N, D, n, Y, X), channels last in memory
-        x = x.masked_fill(~mask[:, None, :, None, None], 0.0)       # what lies beyond the end must not win the max
-        return F.max_pool3d(x, self.pool, ceil_mode=True).permute(0, 2, 3, 4, 1)    # Eq. 3, f's second half
+        """a (N, n, Y, X, C) with zeros after the end of each video, mask (N, n)
+        -> (N, ceil(n/pool), 4, 4, D)"""
+        x = self.wide(a.permute(0, 4, 1, 2, 3)).relu()              # Eq. 3  (N, D, n, Y, X)
+        # The convolution also gives values on padding steps. They must not win the maximum.
+        x = x.masked_fill(~mask[:, None, :, None, None], 0.0)
+        x = F.max_pool3d(x, self.pool, ceil_mode=True)              # Eq. 3, second half of f
+        return x.permute(0, 2, 3, 4, 1)
 
 
 class Vectorised(nn.Module):
-    """Variant mlp: MLP(vec(a_l)), for each 16 frames."""
+    """Variant mlp: a perceptron reads all numbers of layer l in 16 frames at once."""
 
     def __init__(self, layer, shape, D, bottleneck):
         super().__init__()
         self.pool = ALIGN[layer][2]                                 # steps of this map in 16 frames
-        # DEVIATION: paper a perceptron from the whole map to the whole of pool5's, here one with a bottleneck, because
-        # pool2 alone would need 802,816 x 8,192 = 6.6 billion weights; and one for each 16 frames, because a whole map's
-        # size changes with the video's length.
-        inputs = self.pool * math.prod(shape)
-        self.wide, self.out = nn.Linear(inputs, bottleneck), nn.Linear(bottleneck, ROWS * ROWS * D)
-        self.scale = inputs ** -0.5                                 # as in Convolution
-        self.wide.weight.data /= self.scale
+        # DEVIATION: paper maps the whole of a_l to the size of pool5 by a perceptron of unstated
+        # size, here the perceptron has a bottleneck, because without one pool2 alone would need
+        # 802,816 x 8,192 = 6.6 billion weights. It reads 16 frames at a time, because a_l grows
+        # with the video.
+        self.wide = Scaled(nn.Linear(self.pool * math.prod(shape), bottleneck))
+        self.out = nn.Linear(bottleneck, ROWS * ROWS * D)
 
     def forward(self, a, mask):
-        """a (N, n, Y, X, C) with zeros after each video's end -> (N, ceil(n/pool), 4, 4, D)"""
-        a = F.pad(a.flatten(2), (0, 0, 0, -a.shape[1] % self.pool))                     # whole groups of 16 frames
-        a = self.wide(self.scale * a.unflatten(1, (-1, self.pool)).flatten(2))          # (N, ceil(n/pool), bottleneck)
-        return self.out(a.relu()).unflatten(2, (ROWS, ROWS, -1))
+        """a (N, n, Y, X, C) with zeros after the end of each video -> (N, ceil(n/pool), 4, 4, D)"""
+        a = a.flatten(2)
+        a = F.pad(a, (0, 0, 0, -a.shape[1] % self.pool))            # complete the last 16 frames
+        a = a.unflatten(1, (-1, self.pool)).flatten(2)              # (N, ceil(n/pool), inputs)
+        return self.out(self.wide(a).relu()).unflatten(2, (ROWS, ROWS, -1))
+
+
+def window_numbers(size, lengths, field):
+    """Which entries of an axis each unit of pool5 reads. size: entries of the axis; lengths (N,):
+    how many of them are real in each video; field (stride, first, last): unit i reads entries
+    stride*i+first .. stride*i+last, all counted from 1
+    -> numbers (N, units, window) of these entries, counted from 0, where an entry outside the map
+    is replaced by the nearest one inside; real (N, units, window), false where it was replaced"""
+    stride, first, last = field
+    device = lengths.device
+    lengths = lengths[:, None, None]
+    units = torch.arange(1, math.ceil(size / stride) + 1, device=device)
+    numbers = stride * units[:, None] + torch.arange(first, last + 1, device=device) - 1
+    real = (0 <= numbers) & (numbers < lengths)
+    return numbers.clamp(min=0).minimum(lengths - 1), real
+
+
+def take(x, numbers):
+    """x (N, n, ...), numbers (N, units, window) -> (N, units, window, ...)"""
+    return x[torch.arange(len(x), device=x.device)[:, None, None], numbers]
+
+
+def largest(x, numbers, real):
+    """x (N, n, ...) -> (N, units, ...): the maximum of each window"""
+    return take(x, numbers).amax(2)                 # Eq. 17; a repeated border changes no maximum
+
+
+def average(x, numbers, real):
+    """x (N, n, ...) -> (N, units, ...): the mean over the part of each window that is on the map"""
+    share = real.to(x.dtype)
+    share = share / share.sum(2, keepdim=True).clamp(min=1)
+    return torch.einsum('nuw,nuw...->nu...', share, take(x, numbers))       # Eq. 17
+
+
+def middle(x, numbers, real):
+    """x (N, n, ...) -> (N, units, ...): the value at the centre of each window, which is the mean
+    of two entries if the centre lies between them"""
+    window = numbers.shape[2]
+    return take(x, numbers[:, :, (window - 1) // 2:window // 2 + 1]).mean(2)
 
 
 def read_windows(a, mask, fields, reduce):
-    """a (N, n, Y, X, C), mask (N, n), fields {'t', 'y', 'x': (stride, first, last)} -> (N, n', 4, 4, C): unit i,
-    from 1, reads stride*i+first .. stride*i+last of each axis, and takes their 'max' or 'mean' (of what is on the map)
-    or interpolates at their 'centre'."""
-    N, n, Y, X, _ = a.shape
-    rows = torch.arange(N, device=a.device)[:, None, None]
-    sizes = torch.stack([mask.sum(1), torch.full_like(rows[:, 0, 0], Y), torch.full_like(rows[:, 0, 0], X)])    # (3, N)
-    for axis, ((stride, first, last), size) in enumerate(zip(fields.values(), sizes[..., None, None]), 1):
-        if reduce == 'centre':                                      # a centre between two units is the mean of both
-            first, last = (first + last) // 2, -(-(first + last) // 2)
-        units = torch.arange(1, -(-a.shape[axis] // stride) + 1, device=a.device)
-        j = stride * units[:, None] + torch.arange(first, last + 1, device=a.device) - 1    # (units, window), from 0
-        on_map = ((0 <= j) & (j < size)).to(a.dtype)                # (N, units, window)
-        j = j.clamp(min=0).minimum(size - 1)                        # off the map: its border, which changes no max
-        seen = a.transpose(1, axis)[rows, j]                        # (N, units, window, ...)
-        if reduce == 'max':
-            a = seen.amax(2).transpose(1, axis)                     # Eq. 17
-        else:
-            share = on_map if reduce == 'mean' else torch.ones_like(on_map)
-            share = share / share.sum(2, keepdim=True).clamp(min=1)
-            a = torch.einsum('nuw,nuw...->nu...', share, seen).transpose(1, axis)       # Eq. 17
+    """a (N, n, Y, X, C), mask (N, n), fields {'t', 'y', 'x': (stride, first, last)},
+    reduce: largest, average or middle -> (N, n', Y', X', C). The axes are reduced one by one."""
+    lengths = mask.sum(1)
+    for axis, name in enumerate('tyx', 1):
+        if name != 't':
+            lengths = torch.full_like(lengths, a.shape[axis])
+        numbers, real = window_numbers(a.shape[axis], lengths, fields[name])
+        a = reduce(a.transpose(1, axis), numbers, real).transpose(1, axis)
     return a
 
 
 class Pooled(nn.Module):
-    """Variants maxpool and avgpool: the part of layer l that pool5's unit i stands on, then a perceptron."""
+    """Variants maxpool, avgpool and hypercolumn: reduces the part of layer l that unit i of pool5
+    sees to one vector, then applies a perceptron to it."""
 
-    def __init__(self, layer, C, D, reduce):
+    def __init__(self, layer, reduce, perceptron):
         super().__init__()
-        # UNSPECIFIED: windows beyond the border; we chose to clip them, so |N_i,l| counts what is on the map.
-        self.fields, self.reduce = receptive_field('pool5', inside=layer), reduce       # N_i,l
-        # UNSPECIFIED: the perceptron's size; we chose one hidden layer of D units.
-        self.mlp = nn.Sequential(nn.Linear(C, D), nn.ReLU(), nn.Linear(D, D))
+        # UNSPECIFIED: windows that extend beyond the map; we chose to clip them, so |N_i,l| counts
+        # the places on the map.
+        self.fields = receptive_field('pool5', inside=layer)        # N_i,l
+        self.reduce = reduce
+        self.perceptron = perceptron
 
     def forward(self, a, mask):
         """a (N, n, Y, X, C), mask (N, n) -> (N, n', 4, 4, D)"""
-        return self.mlp(read_windows(a, mask, self.fields, self.reduce))                # Eq. 18
+        return self.perceptron(read_windows(a, mask, self.fields, self.reduce))         # Eq. 18
+
+
+def build_alignment(cfg, shapes):
+    """shapes {layer: (Y, X, C)} -> {layer: module that maps a (N, n, Y, X, C) and its mask to a-hat
+    (N, n', 4, 4, D)}; D. A layer without a module (pool5) is used as it is."""
+    channels = {layer: shape[-1] for layer, shape in shapes.items()}
+    top = list(shapes)[-1]
+    D = channels[top] * CHANNELS['pool5'] // CHANNELS[top]      # also if pool5 itself is not read
+    align = {}
+    if cfg.variant == 'mlp':
+        for layer in ALIGN:
+            align[layer] = Vectorised(layer, shapes[layer], D, cfg.bottleneck)
+    elif cfg.variant in ('maxpool', 'avgpool'):
+        reduce = {'maxpool': largest, 'avgpool': average}[cfg.variant]
+        for layer in shapes:
+            # UNSPECIFIED: the size of the perceptron in Eq. 18; we chose D hidden units.
+            perceptron = nn.Sequential(nn.Linear(channels[layer], D), nn.ReLU(), nn.Linear(D, D))
+            align[layer] = Pooled(layer, reduce, perceptron)
+    elif cfg.variant == 'hypercolumn':
+        # UNSPECIFIED: how hypercolumns read the layers; we chose to interpolate each layer at the
+        # centres of pool5, without a perceptron.
+        for layer in shapes:
+            align[layer] = Pooled(layer, middle, nn.Identity())
+        D = sum(channels.values())                              # the layers are concatenated
+    else:
+        # UNSPECIFIED: whether a single layer (pool2, pool3 or pool4) is aligned; we chose yes.
+        for layer in shapes:
+            if layer in ALIGN:
+                align[layer] = Convolution(layer, channels[layer], D)
+    return align, D
+
+
+class Attention(nn.Module):
+    """Additive attention: weights of keys, given h. It is used twice, for places and for layers."""
+
+    def __init__(self, inputs, hidden, attn):
+        super().__init__()
+        self.w = nn.Linear(inputs, attn)                            # its output is the key
+        self.u = nn.Linear(hidden, attn, bias=False)
+        self.v = nn.Linear(attn, 1, bias=False)
+
+    def forward(self, h, key, mask=None):
+        """h (B, H), key (B, M, A), mask (B, M) -> log of the weights (B, M)"""
+        e = self.v((key + self.u(h)[:, None]).tanh()).squeeze(-1)   # Eq. 4, 6  (B, M)
+        if mask is not None:
+            e = e.masked_fill(~mask, float('-inf'))
+        return e.log_softmax(1)                                     # Eq. 5, 7  (B, M)
 
 
 def vimco(log_py, log_pm):
-    """log p(Y|m_k, A) and log p(m_k|A), each (B, K), of K draws m_k ~ p(m|A) -> bound (B,), surrogate (B,).
+    """log p(Y|m_k, A) and log p(m_k|A), each (B, K), of K draws m_k ~ p(m|A)
+    -> bound (B,), surrogate (B,).
 
-    bound is the multi-sample lower bound of log p(Y|A). surrogate has the same value, and its gradient is the estimator
-    of the bound's gradient, to ascend. With K = 1 no other sample is there for a baseline: a plain score-function
-    estimator, and a warning."""
+    The expectation of `bound` is a lower bound of log p(Y|A). `surrogate` has the same value, and
+    its gradient is an estimate of the gradient of that lower bound (to be maximised). The baseline
+    of a sample is made from the others. K = 1 leaves none, so the result is then the plain
+    score-function estimator, with a warning."""
     # Eq. 10, 11: log p(Y|A) >= E log p(Y|m, A), which is the bound for K = 1.
     B, K = log_py.shape
-    bound = log_py.logsumexp(1) - math.log(K)               # Eq. 12, one draw of it  (B,)
+    bound = log_py.logsumexp(1) - math.log(K)               # one draw of Eq. 12  (B,)
     if K == 1:
-        warnings.warn('one sample: a plain score-function estimator, without a baseline')
+        warnings.warn('one sample: the score-function estimator has no baseline', stacklevel=2)
         learning = bound[:, None]                           # L in Eq. 13  (B, 1)
     else:
         own = torch.eye(K, dtype=torch.bool, device=log_py.device)
-        others = log_py[:, None].expand(B, K, K)            # row k: all samples, with k itself on the diagonal
-        f = others.masked_fill(own, 0.0).sum(2) / (K - 1)                               # Eq. 16, its log  (B, K)
-        baseline = torch.where(own, f[:, :, None], others).logsumexp(2) - math.log(K)   # (B, K)
-        learning = bound[:, None] - baseline                # Eq. 15  (B, K)
-    # DEVIATION: paper omega_k grad p(Y|m_k, A) in Eq. 13 and 14, here omega_k grad log p(Y|m_k, A), because only that
-    # is the gradient of Eq. 12. It is what autograd makes of bound: omega is the softmax of log_py.
+        samples = log_py[:, None].expand(B, K, K)           # in row k, sample k is on the diagonal
+        f = samples.masked_fill(own, 0.0).sum(2) / (K - 1)                  # Eq. 16, its log
+        baseline = torch.where(own, f[:, :, None], samples)                 # f replaces sample k
+        baseline = baseline.logsumexp(2) - math.log(K)
+        learning = bound[:, None] - baseline                                # Eq. 15  (B, K)
+    # DEVIATION: paper omega_k grad p(Y|m_k, A) in Eq. 13 and 14, here omega_k grad log p(Y|m_k, A),
+    # because only this is the gradient of Eq. 12. Autograd derives it from the bound: omega is the
+    # softmax of log_py.
     score = (learning.detach() * (log_pm - log_pm.detach())).sum(1)
-    return bound.detach(), bound + score                    # Eq. 14  (B,)
+    return bound.detach(), bound + score                                    # Eq. 14  (B,)
+
+
+def check_features(cfg, feats):
+    """Refuse features that do not fit the variant. feats: name -> shape of one step of time"""
+    if cfg.variant == 'resnet':
+        return
+    layers = layers_of(cfg.variant)
+    if len(cfg.features) != len(layers) + 1:
+        raise BadInput(f'--features {" ".join(cfg.features)}: the variant {cfg.variant} reads '
+                       f'{", ".join([*layers, "fc7"])}, in this order')
+    sides = [math.ceil(SIZE / receptive_field(layer)['y'][0]) for layer in layers]
+    expected = [[side, side] for side in sides] + [[]]              # fc7 is a vector
+    for name, shape in zip(cfg.features, expected):
+        if list(feats[name][:-1]) != shape:
+            raise BadInput(f'--features {name}: the variant {cfg.variant} needs the shape '
+                           f'{[*shape, "channels"]} here, found {list(feats[name])}')
+
+
+def read_feature(batch, name, shape):
+    """-> the feature (N, n, *shape) with zeros after the end of each video, mask (N, n)"""
+    value = batch['feats'][name]
+    mask = batch['mask'][name]
+    found = list(value.shape[2:])
+    if found != list(shape):
+        raise BadInput(f'{name}: found {found} per step, but the model was built for {list(shape)}')
+    empty = ~mask.any(1)
+    if empty.any():
+        raise BadInput(f'{name}: video {batch["ids"][empty.long().argmax()]!r} has zero frames')
+    value = value.masked_fill(~mask.view(*mask.shape, *[1] * len(shape)), 0.0)
+    bad = ~torch.isfinite(value).flatten(1).all(1)
+    if bad.any():
+        raise BadInput(f'{name}: video {batch["ids"][bad.long().argmax()]!r} has NaN or infinite '
+                       'numbers')
+    return value, mask
+
+
+def start_weights(model, init):
+    """Draw the first weights as the appendix says. init = 0 keeps torch's outside the LSTM."""
+    for name, parameter in model.named_parameters():
+        if 'weight_hh' in name:
+            for gate in parameter.data.chunk(4):                    # (H, H) each
+                nn.init.orthogonal_(gate)
+        elif 'bias' in name:
+            nn.init.zeros_(parameter)
+        elif init:
+            nn.init.uniform_(parameter, -init, init)
+    for module in model.modules():
+        if isinstance(module, Scaled):
+            module.layer.weight.data /= module.scale
 
 
 class Captioner(nn.Module):
-    def __init__(self, cfg):
+    def __init__(self, cfg, sizes):
         super().__init__()
-        self.cfg, self.layers, self.hard, D = cfg, layers_of(cfg.variant), cfg.variant == 'hard', 0
+        check_features(cfg, sizes.feats)
+        self.cfg = cfg
+        self.sizes = sizes
+        self.layers = layers_of(cfg.variant)
+        self.hard = cfg.variant == 'hard'
+        self.L = 1 if cfg.variant == 'hypercolumn' else len(self.layers)
+        D = 0
         if self.layers:
-            shapes = {layer: cfg.feats[name] for layer, name in zip(self.layers, cfg.features)}
-            top = self.layers[-1]
-            D = shapes[top][-1] * CHANNELS['pool5'] // CHANNELS[top]                    # channels of pool5, read or not
-            if cfg.variant == 'mlp':
-                align = {layer: Vectorised(layer, shapes[layer], D, cfg.bottleneck) for layer in ALIGN}
-            elif cfg.variant in ('maxpool', 'avgpool'):
-                reduce = 'max' if cfg.variant == 'maxpool' else 'mean'
-                align = {layer: Pooled(layer, shapes[layer][-1], D, reduce) for layer in LAYERS}
-            elif cfg.variant == 'hypercolumn':
-                align, D = {}, sum(shape[-1] for shape in shapes.values())
-            else:
-                # UNSPECIFIED: whether a single layer (pool2 .. pool4) is aligned too; we chose yes.
-                align = {layer: Convolution(layer, shapes[layer][-1], D) for layer in self.layers if layer in ALIGN}
-            self.align = nn.ModuleDict(align)                       # pool5 is aligned as it is, but for Eq. 18
-            self.L = 1 if cfg.variant == 'hypercolumn' else len(self.layers)
-            self.w_a = nn.Linear(D if cfg.variant == 'layers-first' else self.L * D, cfg.attn)
-            self.u_alpha = nn.Linear(cfg.hidden, cfg.attn, bias=False)
-            self.v_alpha = nn.Linear(cfg.attn, 1, bias=False)
-            if self.L > 1:
-                self.w_s = nn.Linear(D, cfg.attn)
-                self.u_beta = nn.Linear(cfg.hidden, cfg.attn, bias=False)
-                self.v_beta = nn.Linear(cfg.attn, 1, bias=False)
-        whole = cfg.feats[cfg.features[-1]][-1]
+            shapes = {layer: sizes.feats[name] for layer, name in zip(self.layers, cfg.features)}
+            align, D = build_alignment(cfg, shapes)
+            self.align = nn.ModuleDict(align)
+            inputs = D if cfg.variant == 'layers-first' else self.L * D
+            self.place_attention = Attention(inputs, cfg.hidden, cfg.attn)      # alpha
+        if self.L > 1:
+            self.layer_attention = Attention(D, cfg.hidden, cfg.attn)           # beta
+        whole = sizes.feats[cfg.features[-1]][-1]
         if cfg.variant == 'resnet':
             self.encoder = nn.LSTM(whole, cfg.hidden, batch_first=True)
         else:
             self.first = nn.Linear(whole, cfg.hidden)               # C
-        # DEVIATION: paper starts the words from word2vec (Google News), here at random like all else unless train.py is
-        # given --word2vec FILE, because that file is a download of several GB.
-        self.embed = nn.Embedding(cfg.vocab, cfg.embed)             # W_e
+        # DEVIATION: paper starts the word embedding from word2vec (Google News), here it starts at
+        # random unless train.py gets --word2vec FILE, because that file is several GB large.
+        self.embed = nn.Embedding(sizes.vocab, cfg.embed)           # W_e
         self.lstm = nn.LSTMCell(cfg.embed + D, cfg.hidden)
-        self.out = nn.Linear(cfg.hidden, cfg.vocab)                 # V
+        self.out = nn.Linear(cfg.hidden, sizes.vocab)               # V
         self.drop = nn.Dropout(cfg.dropout)
-        for name, parameter in self.named_parameters():
-            if 'weight_hh' in name:
-                for gate in parameter.data.chunk(4):                # (H, H) each
-                    nn.init.orthogonal_(gate)
-            elif 'bias' in name:
-                nn.init.zeros_(parameter)
-            elif cfg.init:
-                nn.init.uniform_(parameter, -cfg.init, cfg.init)
-        for module in self.modules():
-            if cfg.init and isinstance(module, (Convolution, Vectorised)):      # drawn anew
-                module.wide.weight.data /= module.scale
-
-    def read(self, batch):
-        """-> [(feature (N, n, ...) with zeros after each video's end, mask (N, n))] in cfg.features' order, checked"""
-        found = []
-        for name in self.cfg.features:
-            value, mask, shape = batch['feats'][name], batch['mask'][name], list(self.cfg.feats[name])
-            if list(value.shape[2:]) != shape:
-                raise BadInput(f'{name}: {list(value.shape[2:])} per step of time, but the model was built for {shape}')
-            if not mask.any(1).all():
-                raise BadInput(f'{name}: video {batch["ids"][mask.any(1).long().argmin()]!r} has zero frames')
-            value = value.masked_fill(~mask.view(*mask.shape, *[1] * len(shape)), 0.0)
-            bad = ~torch.isfinite(value).flatten(1).all(1)
-            if bad.any():
-                raise BadInput(f'{name}: video {batch["ids"][bad.long().argmax()]!r} holds NaN or infinite numbers')
-            found.append((value, mask))
-        return found
+        start_weights(self, cfg.init)
 
     def encode(self, batch):
-        """feats of each layer (N, n, Y, X, C), fc7 (N, 1, 64 * width) -> memory: a (N, I, L, D), mask (N, I), and what
-        the attentions can compute before any word; state = (h, c), each (N, H)"""
-        *maps, (whole, whole_mask) = self.read(batch)
+        """feats of each layer (N, n, Y, X, C), fc7 (N, windows, 64 * width)
+        -> memory as encode_maps() returns it; state = (h, c), each (N, H)"""
+        features = [read_feature(batch, name, self.sizes.feats[name]) for name in self.cfg.features]
+        *maps, (whole, whole_mask) = features
         if self.cfg.variant == 'resnet':
-            # UNSPECIFIED: how encoder and decoder meet (Cho et al., whom it cites, show the summary to every word); we chose
-            # the encoder's last h and c for h_1 and c_1, as fc7 too is shown once.
-            frames = whole.flatten(2, -2).mean(2) if whole.dim() > 3 else whole         # a grid is averaged  (N, F, D)
-            lengths = whole_mask.sum(1).cpu()
-            packed = nn.utils.rnn.pack_padded_sequence(frames, lengths, batch_first=True, enforce_sorted=False)
-            h, c = self.encoder(packed)[1]
-            return {}, (h[0], c[0])
-        mean = whole.sum(1) / whole_mask.sum(1, keepdim=True)       # over windows, if they are stored one by one  (N, D)
+            return {}, self.encode_frames(whole, whole_mask)
+        mean = whole.sum(1) / whole_mask.sum(1, keepdim=True)       # over windows  (N, 64 * width)
         h = self.first(mean).tanh()                                 # h_1 = tanh(C a_L+1)  (N, H)
-        state = (h, torch.zeros_like(h))                            # UNSPECIFIED: c_1; we chose 0
-        if not self.layers:
-            return {}, state
-        if self.cfg.variant == 'hypercolumn':
-            # UNSPECIFIED: at which places; we chose pool5's centres, interpolated, and no perceptron.
-            fields = [receptive_field('pool5', inside=layer) for layer in self.layers]
-            a = [read_windows(x, mask, field, 'centre') for (x, mask), field in zip(maps, fields)]
-            a = torch.cat(a, 4)[..., None, :]                       # all layers are one  (N, n, 4, 4, 1, D)
-        else:
-            a = [self.align[layer](*pair) if layer in self.align else pair[0] for layer, pair in zip(self.layers, maps)]
-            a = torch.stack(a, 4)                                   # (N, n, 4, 4, L, D)
-        a = a.flatten(1, 3)                                         # (N, I, L, D)
-        steps = receptive_field('pool5', inside=self.layers[0])['t'][0]     # of the lowest map in one of pool5
-        mask = maps[0][1][:, ::steps].repeat_interleave(ROWS * ROWS, 1)     # real if its first step is  (N, I)
-        if self.cfg.variant == 'layers-first':
-            # UNSPECIFIED: what stands for a layer before places are weighed; we chose the mean over its places.
-            mean = torch.einsum('ni,nild->nld', mask.to(a.dtype) / mask.sum(1, keepdim=True), a)
-            return {'a': a, 'mask': mask, 'key': self.w_a(a), 'layer_key': self.w_s(mean)}, state
-        return {'a': a, 'mask': mask, 'key': self.w_a(a.flatten(2))}, state     # W_a_alpha a_i, once a video  (N, I, A)
+        # UNSPECIFIED: the first cell c_1 of the LSTM; we chose 0.
+        state = (h, torch.zeros_like(h))
+        memory = self.encode_maps(maps) if self.layers else {}
+        return memory, state
 
-    def choose(self, p):
-        """probabilities (B, M) -> (B,): a draw when training, else the mode"""
-        # UNSPECIFIED: hard attention at test time; we chose the mode.
+    def encode_frames(self, frames, mask):
+        """Variant resnet: frames (N, F, ..., D), mask (N, F) -> state = (h, c), each (N, H)"""
+        if frames.dim() > 3:
+            frames = frames.flatten(2, -2).mean(2)                  # average of a grid  (N, F, D)
+        lengths = mask.sum(1).cpu()
+        packed = nn.utils.rnn.pack_padded_sequence(frames, lengths, batch_first=True,
+                                                   enforce_sorted=False)
+        # UNSPECIFIED: how the variant resnet connects encoder and decoder (Cho et al., whom the
+        # paper cites, give the summary to every word); we chose to start the decoder from the last
+        # h and c of the encoder, because fc7 is also used only once.
+        h, c = self.encoder(packed)[1]                              # (1, N, H) each
+        return h[0], c[0]
+
+    def encode_maps(self, maps):
+        """maps [(a_l (N, n_l, Y, X, C), mask (N, n_l))] from low to high -> memory: a (N, I, L, D),
+        mask (N, I), and the keys, which depend only on the video: key (N, I, A), for layers-first
+        key (N, I, L, A) and layer_key (N, L, A)"""
+        aligned = []
+        for layer, (a, mask) in zip(self.layers, maps):
+            aligned.append(self.align[layer](a, mask) if layer in self.align else a)
+        if self.cfg.variant == 'hypercolumn':
+            a = torch.cat(aligned, 4)[..., None, :]                 # (N, n, 4, 4, 1, D)
+        else:
+            a = torch.stack(aligned, 4)                             # (N, n, 4, 4, L, D)
+        a = a.flatten(1, 3)                                         # (N, I, L, D)
+        # A step of pool5 is real if its first step in the lowest map is real.
+        steps = receptive_field('pool5', inside=self.layers[0])['t'][0]
+        lowest_mask = maps[0][1]
+        mask = lowest_mask[:, ::steps].repeat_interleave(ROWS * ROWS, 1)        # (N, I)
+        if self.cfg.variant != 'layers-first':
+            return {'a': a, 'mask': mask, 'key': self.place_attention.w(a.flatten(2))}
+        # UNSPECIFIED: what represents a layer if layers are weighted before places; we chose the
+        # mean over its places.
+        mean = torch.einsum('ni,nild->nld', mask.to(a.dtype) / mask.sum(1, keepdim=True), a)
+        layer_key = self.layer_attention.w(mean)
+        return {'a': a, 'mask': mask, 'key': self.place_attention.w(a), 'layer_key': layer_key}
+
+    def psi(self, x, log_p):
+        """The paper's psi. x (B, M, ...), log of the weights (B, M) -> (B, ...): one of the M
+        entries if attention is hard, their weighted sum if it is soft; log-probability of the
+        choice (B,), 0 if soft"""
+        if not self.hard:
+            return torch.einsum('bm,bm...->b...', log_p.exp(), x), 0.0          # Eq. 8
+        m = self.pick(log_p.detach().exp())                       # Eq. 9  (B,)
+        rows = torch.arange(len(m), device=m.device)
+        return x[rows, m], log_p[rows, m]
+
+    def pick(self, p):
+        """probabilities (B, M) -> (B,): a draw in training, otherwise the most probable"""
+        # UNSPECIFIED: hard attention at test time; we chose the most probable place and layer.
         return p.multinomial(1)[:, 0] if self.training else p.argmax(1)
 
-    def over_places(self, h, key, mask):
-        """h (B, H), key (B, I, A), mask (B, I) -> log alpha (B, I)"""
-        e = self.v_alpha((key + self.u_alpha(h)[:, None]).tanh()).squeeze(-1)           # Eq. 4  (B, I)
-        return e.masked_fill(~mask, float('-inf')).log_softmax(1)                       # Eq. 5
-
-    def over_layers(self, h, key):
-        """h (B, H), key (B, L, A) -> log beta (B, L)"""
-        b = self.v_beta((key + self.u_beta(h)[:, None]).tanh()).squeeze(-1)             # Eq. 6  (B, L)
-        return b.log_softmax(1)                                                         # Eq. 7
-
     def attend(self, h, memory):
-        """h (B, H) -> z (B, D), aux as step() has it"""
-        a, rows = memory['a'], torch.arange(len(h), device=h.device)
+        """h (B, H) -> z (B, D), aux as step() returns it"""
         if self.cfg.variant == 'layers-first':
-            beta = self.over_layers(h, memory['layer_key']).exp()
-            a, key = (torch.einsum('bl,bilx->bix', beta, x) for x in (a, memory['key']))    # beta sums to 1: W, b may come first
-            alpha = self.over_places(h, key, memory['mask']).exp()
-            z = torch.einsum('bi,bid->bd', alpha, a)
-            return z, {'space': alpha.unflatten(1, (-1, ROWS, ROWS)), 'layers': beta}
-        log_alpha = self.over_places(h, memory['key'], memory['mask'])
-        alpha = log_alpha.exp()
-        aux = {'space': alpha.unflatten(1, (-1, ROWS, ROWS))}
-        if self.hard:                                               # for places "in the same way" as for layers
-            i = self.choose(alpha.detach())                         # Eq. 9
-            s = a[rows, i]                                          # Eq. 9  (B, L, D)
-        else:
-            s = torch.einsum('bi,bild->bld', alpha, a)              # Eq. 5, 8  (B, L, D)
+            return self.attend_layers_first(h, memory)
+        log_alpha = self.place_attention(h, memory['key'], memory['mask'])  # (B, I)
+        s, log_place = self.psi(memory['a'], log_alpha)             # Eq. 5  (B, L, D)
+        aux = {'space': log_alpha.exp().unflatten(1, (-1, ROWS, ROWS))}
         if self.L == 1:
             return s[:, 0], aux
-        log_beta = self.over_layers(h, self.w_s(s))
-        aux['layers'] = beta = log_beta.exp()
+        log_beta = self.layer_attention(h, self.layer_attention.w(s))       # (B, L)
+        z, log_layer = self.psi(s, log_beta)                        # Eq. 7  (B, D)
+        aux['layers'] = log_beta.exp()
         if self.hard:
-            l = self.choose(beta.detach())                          # Eq. 9
-            aux['log_q'] = log_alpha[rows, i] + log_beta[rows, l]   # log p(m_t | y_<t, m_<t, A)  (B,)
-            return s[rows, l], aux                                  # Eq. 7, 9  (B, D)
-        return torch.einsum('bl,bld->bd', beta, s), aux             # Eq. 7, 8  (B, D)
+            aux['log_q'] = log_place + log_layer                    # log p(m_t|y_<t, m_<t, A)  (B,)
+        return z, aux
 
-    def nothing(self, h, memory):
-        """aux of the first word, which attends to nothing: zeros"""
-        B, aux = len(h), {}
+    def attend_layers_first(self, h, memory):
+        """h (B, H) -> z (B, D), aux: the layers are mixed before the places are weighted"""
+        beta = self.layer_attention(h, memory['layer_key']).exp()
+        mixed = torch.einsum('bl,bild->bid', beta, memory['a'])
+        # w is affine and beta sums to 1, so the mixed keys are the keys of the mixed map.
+        key = torch.einsum('bl,bila->bia', beta, memory['key'])
+        alpha = self.place_attention(h, key, memory['mask']).exp()
+        z = torch.einsum('bi,bid->bd', alpha, mixed)
+        return z, {'space': alpha.unflatten(1, (-1, ROWS, ROWS)), 'layers': beta}
+
+    def attend_nowhere(self, h, memory):
+        """-> aux of the first word, which attends to nothing: all zeros"""
+        aux = {}
         if self.layers:
-            aux['space'] = h.new_zeros(B, memory['mask'].shape[1] // ROWS ** 2, ROWS, ROWS)
-            if self.L > 1:
-                aux['layers'] = h.new_zeros(B, self.L)
+            aux['space'] = h.new_zeros(memory['mask'].shape).unflatten(1, (-1, ROWS, ROWS))
+        if self.L > 1:
+            aux['layers'] = h.new_zeros(len(h), self.L)
         if self.hard:
-            aux['log_q'] = h.new_zeros(B)
+            aux['log_q'] = h.new_zeros(len(h))
         return aux
 
     def step(self, token, state, memory):
-        """token (B,) or None -> logits (B, V), state, aux: space (B, n, 4, 4); layers (B, L) if there are several;
-        log_q (B,) if attention is hard, the log-probability of its choices"""
+        """token (B,) or None -> logits (B, V), state, aux: space (B, n, 4, 4); layers (B, L) if
+        there are several; log_q (B,) for hard attention, the log-probability of its choices"""
         h, c = state
         if token is None:
-            aux = self.nothing(h, memory)
+            aux = self.attend_nowhere(h, memory)
         else:
-            x, aux = self.embed(token), {}
+            x = self.embed(token)                                   # w_t-1  (B, E)
+            aux = {}
             if self.layers:
                 z, aux = self.attend(h, memory)
-                x = torch.cat([x, z], 1)
-            h, c = self.lstm(self.drop(x), (h, c))                  # Eq. 2 of the first version  (B, H)
+                x = torch.cat([x, z], 1)                            # (B, E + D)
+            h, c = self.lstm(self.drop(x), (h, c))                  # Eq. 2 of the first version
         return self.out(self.drop(h)), (h, c), aux
 
     def forward(self, batch, *, epoch=0, reward_fn=None):
-        """batch -> loss (), logs.   Negative log-likelihood; for hard attention the negative bound, from K sequences of
-        choices per caption, all in one pass. (In eval mode hard attention takes the modes m*: 'nll' is then -log p(Y|m*, A), no
-        bound, and not to be compared with training's.)"""
-        words, K = batch['captions'], self.cfg.samples if self.hard and self.training else 1
+        """batch -> loss (), logs. The loss is the negative log-likelihood. For hard attention it is
+        the negative bound from K sequences of choices per caption, all in one pass. In eval mode
+        hard attention takes the most probable choices m*, so 'nll' is -log p(Y|m*, A). This is not
+        a bound, and it cannot be compared with the value in training."""
+        draws = self.hard and self.training
+        K = self.cfg.samples if draws else 1
         memory, state = select(self.encode(batch), batch['rows'].repeat_interleave(K))
-        logp, aux = teacher_force(self, memory, state, words.repeat_interleave(K, 0))   # (B * K, T)
+        words = batch['captions'].repeat_interleave(K, 0)           # (B * K, T)
+        logp, aux = teacher_force(self, memory, state, words)       # (B * K, T)
         log_py = logp.sum(1)                                        # Eq. 1, 2  (B * K,)
-        if self.hard and self.training:
-            log_pm = aux['log_q'].sum(1)                            # of all choices, from the second word on
-            bound, surrogate = vimco(log_py.view(-1, K), log_pm.view(-1, K))
-            return -surrogate.mean(), {'nll': -bound.mean().item(), 'choices': -log_pm.mean().item()}
-        return -log_py.mean(), {'nll': -log_py.mean().item()}
+        if not draws:
+            return -log_py.mean(), {'nll': -log_py.mean().item()}
+        log_pm = aux['log_q'].sum(1)                                # choices from word 2 on
+        bound, surrogate = vimco(log_py.view(-1, K), log_pm.view(-1, K))
+        logs = {'nll': -bound.mean().item(), 'choices': -log_pm.mean().item()}
+        return -surrogate.mean(), logs

@@ -1,359 +1,490 @@
-"""ASTAR: attentions and baselines against plain loops over their equations; batches of any lengths; bad input."""
+"""ASTAR: attentions, alignments and VIMCO against loops and enumeration; batches; bad input."""
+import contextlib
 import itertools
 import math
 
 import pytest
 import torch
 
-from astar import ALIGN, LAYERS, VARIANTS, Captioner, Config, Convolution, Vectorised, read_windows
-from c3d import receptive_field
-from data import EOS, PAD, BadInput
+import astar
+import helpers
+from astar import VARIANTS, Captioner, Config, read_windows, vimco
+from c3d import ALIGN, MAPS, receptive_field
+from data import EOS, BadInput
 from decode import greedy, select, teacher_force
 
 torch.set_num_threads(1)
-WIDTH, WORDS = 1, 9
-KINDS = {'c3d_pool2': (2, (28, 28, 2 * WIDTH)), 'c3d_pool3': (4, (14, 14, 4 * WIDTH)),          # frames per step, shape
-         'c3d_pool4': (8, (7, 7, 8 * WIDTH)), 'c3d_pool5': (16, (4, 4, 8 * WIDTH)),
-         'c3d_fc7': (1000, (6,)), 'resnet152': (2, (2, 3, 5))}
+SHAPES = {'c3d_pool2': [28, 28, 2], 'c3d_pool3': [14, 14, 4], 'c3d_pool4': [7, 7, 8],
+          'c3d_pool5': [4, 4, 8], 'c3d_fc7': [6], 'resnet152': [2, 3, 5]}
+EVERY = dict(zip(SHAPES, (2, 4, 8, 16, 16, 2)))     # frames per step; fc7 is stored by windows
+REDUCERS = {'maxpool': astar.largest, 'avgpool': astar.average, 'hypercolumn': astar.middle}
 
 
-def make_batch(frames, seed=0):
-    """Videos of so many frames, two captions each, in turn; the padding holds numbers too."""
-    torch.manual_seed(seed)
-    N = len(frames)
-    batch = {'feats': {}, 'mask': {}, 'ids': [f'v{n}' for n in frames], 'rows': torch.arange(2 * N) % N}
-    for name, (every, shape) in KINDS.items():
-        steps = torch.tensor([math.ceil(n / every) for n in frames])
-        batch['feats'][name] = torch.rand(N, steps.max(), *shape)
-        batch['mask'][name] = torch.arange(steps.max())[None] < steps[:, None]
-    batch['captions'] = torch.full((2 * N, 6), PAD)
-    for b in range(2 * N):
-        batch['captions'][b, :2 + b % 4] = torch.randint(3, WORDS, (2 + b % 4,))
-        batch['captions'][b, 2 + b % 4] = EOS
+def make_batch(frames):
+    """Videos with these numbers of frames, two captions each; the padding is not zero"""
+    torch.manual_seed(0)
+    steps = {name: [math.ceil(n / every) for n in frames] for name, every in EVERY.items()}
+    rows = [*range(len(frames))] * 2
+    batch = helpers.batch(SHAPES, steps, rows, lengths=[2 + b % 4 for b in range(len(rows))])
+    for name, mask in batch['mask'].items():
+        batch['feats'][name][~mask] = 1e3
     return batch
 
 
 def only(batch, row):
-    """The same batch with one video, cut to its own length"""
-    frames = {name: mask[row].sum() for name, mask in batch['mask'].items()}
+    """The batch with one video, cut to its own length, and its captions"""
     mine = batch['rows'] == row
-    return {'feats': {name: x[row:row + 1, :frames[name]] for name, x in batch['feats'].items()},
-            'mask': {name: x[row:row + 1, :frames[name]] for name, x in batch['mask'].items()},
-            'ids': [batch['ids'][row]], 'captions': batch['captions'][mine], 'rows': batch['rows'][mine] * 0}
+    one = {'ids': [batch['ids'][row]], 'captions': batch['captions'][mine],
+           'rows': batch['rows'][mine] * 0, 'feats': {}, 'mask': {}}
+    for name, mask in batch['mask'].items():
+        one['feats'][name] = batch['feats'][name][row, mask[row]][None]
+        one['mask'][name] = mask[row, mask[row]][None]
+    return one
 
 
-def make_model(variant, init=0.3):
+def make_model(variant, **fields):
     torch.manual_seed(1)
-    cfg = Config(variant=variant, vocab=WORDS, feats={name: list(shape) for name, (_, shape) in KINDS.items()},
-                 hidden=7, embed=5, attn=6, bottleneck=4, samples=2, dropout=0.0, init=init)
-    return Captioner(cfg)
+    small = dict(hidden=7, embed=5, attn=6, bottleneck=4, samples=2, dropout=0.0, init=0.3)
+    return Captioner(Config(variant=variant, **{**small, **fields}), helpers.sizes(SHAPES))
 
 
-def caption_logp(model, batch):
-    return teacher_force(model, *select(model.encode(batch), batch['rows']), batch['captions'])
+def doubles(model, batch):
+    return model.double(), {**batch, 'feats': {n: x.double() for n, x in batch['feats'].items()}}
 
 
-# -------------------------------------------------------------------------------------------------------- every variant
+def grad(value, parameters):
+    gradients = torch.autograd.grad(value, parameters, retain_graph=True)
+    return torch.cat([gradient.flatten() for gradient in gradients])
+
 
 @pytest.mark.parametrize('variant', VARIANTS)
-def test_shapes_and_gradients(variant):
+def test_shapes_gradients_aux_and_view(variant):
     model, batch = make_model(variant), make_batch((5, 33))
     loss, logs = model(batch)
     assert loss.shape == () and all(isinstance(value, float) for value in logs.values())
     loss.backward()
-    for name, parameter in model.named_parameters():
-        assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
+    assert all(parameter.grad.abs().sum() > 0 for parameter in model.parameters())
     memory, state = model.encode(batch)
-    logits, state, first = model.step(None, state, memory)
-    again, state, second = model.step(torch.tensor([3, 4]), state, memory)
-    assert logits.shape == again.shape == (2, WORDS)
-    assert first.keys() == second.keys() and all(not x.any() for x in first.values())
-    assert all(first[name].shape == second[name].shape for name in first)
-    keys = {'hard': {'space', 'layers', 'log_q'}, 'fc7': set(), 'resnet': set(), 'hypercolumn': {'space'}}
-    keys.update({layer: {'space'} for layer in LAYERS})
-    assert set(second) == keys.get(variant, {'space', 'layers'})
-    if 'space' in second:
-        D = (2 + 4 + 8 + 8 if variant == 'hypercolumn' else 8) * WIDTH
-        assert memory['a'].shape == (2, 3 * 4 * 4, 4 if 'layers' in second else 1, D)       # 4 x 4 x ceil(N/16)
-        assert second['space'].shape == (2, 3, 4, 4)
-        assert torch.allclose(second['space'].sum((1, 2, 3)), torch.ones(2)) and not second['space'][0, 1:].any()
+    _, aux = teacher_force(model, memory, state, torch.tensor([[3, EOS], [4, EOS]]))
+    keys = {'hard': {'space', 'layers', 'log_q'}, 'hypercolumn': {'space'}, 'fc7': set(),
+            'resnet': set(), **{layer: {'space'} for layer in MAPS}}
+    assert set(aux) == keys.get(variant, {'space', 'layers'})
+    assert not any(x[:, 0].any() for x in aux.values())             # the first word looks nowhere
+    view = astar.VIEW['attention']({name: x[1] for name, x in aux.items()})
+    if not aux:
+        assert view is None and memory == {}
+        return
+    D = 2 + 4 + 8 + 8 if variant == 'hypercolumn' else 8
+    assert memory['a'].shape == (2, 3 * 4 * 4, 4 if 'layers' in aux else 1, D)
+    space = aux['space'][:, 1]                                      # the second word
+    assert space.shape == (2, 3, 4, 4) and not space[0, 1:].any()   # 5 frames: 1 step of 3
+    assert torch.allclose(space.sum((1, 2, 3)), torch.ones(2))
+    assert view.shape == (2, 3, 16) and view[1, 2, 4 * 1 + 3] == space[1, 2, 1, 3]
+    assert astar.VIEW['bars'] == {'layers': ('pool2', 'pool3', 'pool4', 'pool5')}
 
 
 @pytest.mark.parametrize('variant', VARIANTS)
 def test_a_batch_of_5_16_and_33_frames_equals_three_batches_of_one(variant):
-    model, batch = make_model(variant, init=0.5).eval(), make_batch((5, 16, 33))
+    """Neither padding nor other videos change anything, and nothing is dropped out in eval mode."""
+    model, batch = make_model(variant, init=0.5, dropout=0.5).eval(), make_batch((5, 16, 33))
     with torch.no_grad():
-        logp, aux = caption_logp(model, batch)
         words, _ = greedy(model, *model.encode(batch), 8)
+        losses = []
         for row in range(3):
             alone = only(batch, row)
-            expected, aux_alone = caption_logp(model, alone)
-            mine = batch['rows'] == row
-            assert torch.allclose(logp[mine], expected, atol=1e-5)
-            if 'space' in aux:
-                steps = aux_alone['space'].shape[2]
-                assert torch.allclose(aux['space'][mine, :, :steps], aux_alone['space'], atol=1e-5)
-                assert not aux['space'][mine, :, steps:].any()
-            spoken, _ = greedy(model, *model.encode(alone), 8)
-            T = spoken.shape[1]
-            assert words[row, :T].tolist() == spoken[0].tolist() and not words[row, T:].any()
+            losses.append(model(alone)[0].item())
+            said = greedy(model, *model.encode(alone), 8)[0][0]
+            assert torch.equal(words[row, :len(said)], said) and not words[row, len(said):].any()
+        assert model(batch)[0].item() == pytest.approx(sum(losses) / 3, rel=1e-5)
 
 
-@pytest.mark.parametrize('variant', VARIANTS)
-def test_padding_frames_and_padding_words_change_nothing(variant):
-    model, batch = make_model(variant).eval(), make_batch((3, 20))
-    with torch.no_grad():
-        before, _ = model(batch)
-        for name, mask in batch['mask'].items():
-            batch['feats'][name][~mask] = 1e3 * torch.randn(())
-        batch['captions'] = torch.nn.functional.pad(batch['captions'], (0, 3), value=PAD)
-        after, _ = model(batch)
-    assert before.item() == pytest.approx(after.item(), rel=1e-6)
-
-
-def test_the_first_word_sees_fc7_alone_and_only_the_others_see_the_maps():
-    model, batch = make_model('soft').eval(), make_batch((16, 16))
-    with torch.no_grad():
-        before, _ = caption_logp(model, batch)
-        for name in ('c3d_pool2', 'c3d_pool3', 'c3d_pool4', 'c3d_pool5'):
-            batch['feats'][name] = torch.rand_like(batch['feats'][name])
-        maps, _ = caption_logp(model, batch)
-        assert torch.equal(before[:, 0], maps[:, 0]) and (before[:, 1] != maps[:, 1]).all()
-        memory, state = model.encode(batch)
-        assert torch.allclose(state[0], torch.tanh(model.first(batch['feats']['c3d_fc7'][:, 0]))) and not state[1].any()
-        assert torch.equal(model.step(None, state, memory)[0], model.out(state[0]))         # no LSTM step, no <bos>
-
-
-def test_the_dear_part_runs_once_per_video():
-    model, batch, seen = make_model('soft'), make_batch((16, 16)), []
-    model.align['pool2'].register_forward_hook(lambda module, args, out: seen.append(len(args[0])))
-    model(batch)
-    assert len(batch['captions']) == 4 and seen == [2]
+def test_the_config_has_the_printed_values():
+    cfg = Config()
+    assert (cfg.hidden, cfg.embed, cfg.samples, cfg.clip) == (512, 300, 10, 5.0)        # appendix
+    assert (cfg.optimizer, cfg.rate, cfg.init) == ('adam', 2e-4, 0.01)                  # appendix
+    assert cfg.videos_per_batch * cfg.captions_per_video == 32                          # appendix
+    assert (cfg.weight_decay, cfg.min_count) == (0.0, 1)                                # Datasets
+    assert ALIGN == {'pool2': (7, 3, 8), 'pool3': (5, 2, 4), 'pool4': (3, 1, 2)}        # appendix
 
 
 def test_features_follow_the_variant():
-    assert Config().features == ('c3d_pool2', 'c3d_pool3', 'c3d_pool4', 'c3d_pool5', 'c3d_fc7')
+    assert Config().features == (*(f'c3d_{layer}' for layer in MAPS), 'c3d_fc7')
     assert Config(variant='pool3').features == ('c3d_pool3', 'c3d_fc7')
     assert Config(variant='fc7').features == ('c3d_fc7',)
     assert Config(variant='resnet', frame_features='clip').features == ('clip',)
     assert Config(variant='fc7', features=('mine',)).features == ('mine',)
-    with pytest.raises(BadInput, match='layers-first'):
+    with pytest.raises(BadInput, match='--variant middle: choose one of soft, .*layers-first'):
         Config(variant='middle')
 
 
-def test_first_weights_are_as_stated():
-    for variant in ('soft', 'mlp', 'resnet'):
-        model = make_model(variant, init=0.01)
-        for name, parameter in model.named_parameters():
-            if 'weight_hh' in name:
-                for gate in parameter.detach().view(4, 7, 7):
-                    assert torch.allclose(gate @ gate.T, torch.eye(7), atol=1e-5)
-            elif 'bias' in name:
-                assert not parameter.any()
-            else:
-                inputs = parameter[0].numel() if '.wide.' in name else 1                # those are divided by sqrt(inputs) where used
-                assert 0.005 < parameter.abs().max() / math.sqrt(inputs) <= 0.010001
-    for name, parameter in make_model('soft', init=0.0).align['pool2'].named_parameters():          # torch's own: by the inputs
-        bound = 0.0 if 'bias' in name else 1.0
-        assert 0.9 * bound <= parameter.abs().max() <= 1.0001 * bound
+@pytest.mark.parametrize('variant, features, message', [
+    ('soft', ('c3d_fc7',), 'reads pool2, pool3, pool4, pool5, fc7'),
+    ('pool3', ('c3d_pool4', 'c3d_fc7'), r'c3d_pool4: .*\[14, 14, .*found \[7, 7, 8\]'),
+    ('fc7', ('c3d_pool5',), r'c3d_pool5: .*found \[4, 4, 8\]')])
+def test_features_that_do_not_fit_the_variant_are_refused(variant, features, message):
+    with pytest.raises(BadInput, match=message):
+        make_model(variant, features=features)
 
 
-def test_bad_input_is_told():
-    model, batch = make_model('soft'), make_batch((16, 16))
-    batch['feats']['c3d_pool3'][1, 2, 3, 3, 0] = float('nan')
-    with pytest.raises(BadInput, match="c3d_pool3: video 'v16' holds NaN"):
-        model(batch)
-    batch = make_batch((16, 5))
-    batch['mask']['c3d_pool4'][1] = False
-    with pytest.raises(BadInput, match="c3d_pool4: video 'v5' has zero frames"):
-        model(batch)
-    batch = make_batch((16, 16))
-    batch['feats']['c3d_pool2'] = batch['feats']['c3d_pool2'][:, :, :20]
-    with pytest.raises(BadInput, match=r'c3d_pool2: \[20, 28, 2\]'):
-        model(batch)
+def test_bad_batches_are_refused():
+    broken, empty, narrow = (make_batch((16, 5)) for _ in range(3))
+    broken['feats']['c3d_pool3'][1, 0, 3, 3, 0] = float('nan')
+    empty['mask']['c3d_pool4'][1] = False
+    narrow['feats']['c3d_pool2'] = narrow['feats']['c3d_pool2'][:, :, :20]
+    for batch, message in ((broken, "c3d_pool3: video 'b' has NaN"), (narrow, r'\[20, 28, 2\]'),
+                           (empty, "c3d_pool4: video 'b' has zero frames")):
+        with pytest.raises(BadInput, match=message):
+            make_model('soft')(batch)
 
 
-# ------------------------------------------------------------------------------------------------------------ attention
-
-def dot(w, x):
-    return sum(a * b for a, b in zip(w, x))
-
-
-def score(v, w, bias, x, u, h):
-    """v^T tanh(W x + bias + U h), number by number"""
-    return dot(v, [math.tanh(dot(row, x) + b + dot(more, h)) for row, b, more in zip(w, bias, u)])
-
-
-def softmax(e):
-    return [math.exp(x) / sum(map(math.exp, e)) for x in e]
-
-
-def attention_by_hand(model, h, a):
-    """h [H], a [I][L][D], all real -> alpha [I], beta [L], z [D] of Eq. 4 to 8, or with the layers first"""
-    p = {name: x.tolist() for name, x in model.state_dict().items() if name.split('.')[0] in
-         ('w_a', 'u_alpha', 'v_alpha', 'w_s', 'u_beta', 'v_beta')}
-    places = lambda x: score(p['v_alpha.weight'][0], p['w_a.weight'], p['w_a.bias'], x, p['u_alpha.weight'], h)
-    layers = lambda x: score(p['v_beta.weight'][0], p['w_s.weight'], p['w_s.bias'], x, p['u_beta.weight'], h)
-    I, L, D = len(a), len(a[0]), len(a[0][0])
-    if model.cfg.variant == 'layers-first':
-        mean = [[sum(a[i][l][d] for i in range(I)) / I for d in range(D)] for l in range(L)]
-        beta = softmax([layers(mean[l]) for l in range(L)])
-        mixed = [[sum(beta[l] * a[i][l][d] for l in range(L)) for d in range(D)] for i in range(I)]
-        alpha = softmax([places(mixed[i]) for i in range(I)])
-        return alpha, beta, [sum(alpha[i] * mixed[i][d] for i in range(I)) for d in range(D)]
-    alpha = softmax([places([x for layer in a[i] for x in layer]) for i in range(I)])       # stacked over the layers
-    s = [[sum(alpha[i] * a[i][l][d] for i in range(I)) for d in range(D)] for l in range(L)]
-    beta = softmax([layers(s[l]) for l in range(L)]) if L > 1 else [1.0]
-    return alpha, beta, [sum(beta[l] * s[l][d] for l in range(L)) for d in range(D)]
+@pytest.mark.parametrize('variant', ['soft', 'mlp', 'resnet'])
+def test_first_weights_are_as_printed(variant):
+    for name, parameter in make_model(variant, init=0.01).named_parameters():
+        if 'weight_hh' in name:
+            for gate in parameter.detach().view(4, 7, 7):
+                assert torch.allclose(gate @ gate.T, torch.eye(7), atol=1e-5)
+        elif 'bias' in name:
+            assert not parameter.any()
+        else:                                       # scaled layers divide by sqrt(inputs)
+            inputs = parameter[0].numel() if '.wide.' in name else 1
+            assert 0.005 < parameter.abs().max() / math.sqrt(inputs) <= 0.010001
+    for module in make_model(variant, init=0.0).modules():          # torch: +-1 / sqrt(inputs)
+        if isinstance(module, astar.Scaled):
+            assert 0.9 <= module.layer.weight.abs().max() <= 1.0001
 
 
+@torch.no_grad()
+def test_the_first_word_depends_on_the_mean_of_fc7_alone():
+    model, batch = make_model('soft').eval(), make_batch((16, 33))
+    memory, state = model.encode(batch)
+    fc7 = batch['feats']['c3d_fc7']                                     # 1 and 3 windows
+    mean = torch.stack([fc7[0, 0], (fc7[1, 0] + fc7[1, 1] + fc7[1, 2]) / 3])
+    assert torch.allclose(state[0], model.first(mean).tanh(), atol=1e-6) and not state[1].any()
+    logits, (h, c), _ = model.step(None, state, memory)
+    assert torch.equal(h, state[0]) and torch.equal(c, state[1])        # no LSTM step, no <bos>
+    assert torch.equal(logits, model.out(h))
+
+
+@torch.no_grad()
+def test_a_step_is_equation_2_on_the_word_and_on_what_the_previous_h_attended_to():
+    model, batch = make_model('soft', init=1.0).eval(), make_batch((16, 33))
+    memory, (h, _) = model.encode(batch)
+    c = torch.randn_like(h)
+    word = torch.tensor([5, 6])
+    logits, (h_next, c_next), _ = model.step(word, (h, c), memory)
+    x = torch.cat([model.embed(word), model.attend(h, memory)[0]], 1)   # z_t = phi(h_t-1, a)
+    gates = x @ model.lstm.weight_ih.T + h @ model.lstm.weight_hh.T     # all biases start at 0
+    i, f, g, o = gates.chunk(4, 1)
+    cell = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    assert torch.allclose(c_next, cell, atol=1e-5)
+    assert torch.allclose(h_next, o.sigmoid() * cell.tanh(), atol=1e-5)
+    assert torch.allclose(logits, model.out(h_next), atol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize('variant', ['soft', 'fc7'])
+def test_input_and_output_of_the_lstm_are_dropped_out_in_training(variant):
+    model = make_model(variant, dropout=1.0)                            # everything is dropped
+    torch.nn.init.uniform_(model.out.bias)
+    memory, state = model.encode(make_batch((16, 33)))
+    logits, (h, c), _ = model.step(torch.tensor([3, 4]), state, memory)
+    expected = model.lstm(torch.zeros(2, model.lstm.input_size), state)
+    assert torch.equal(h, expected[0]) and torch.equal(c, expected[1])
+    assert torch.equal(logits, model.out.bias.expand(2, -1))
+
+
+def weights(attention, xs, h):
+    scores = [attention.v((attention.w(x) + attention.u(h)).tanh()) for x in xs]        # Eq. 4, 6
+    return torch.cat(scores).softmax(0)                                                 # Eq. 5, 7
+
+
+def mix(p, xs):
+    return sum(weight * x for weight, x in zip(p, xs))                                  # Eq. 8
+
+
+@torch.no_grad()
 @pytest.mark.parametrize('variant', ['soft', 'layers-first', 'pool5', 'hypercolumn', 'avgpool'])
 def test_attention_equals_a_loop_over_its_equations(variant):
-    model = make_model(variant, init=1.0).double().eval()
-    batch = make_batch((16, 7))
-    batch['feats'] = {name: x.double() for name, x in batch['feats'].items()}
-    with torch.no_grad():
-        memory, (h, c) = model.encode(batch)
-        h = torch.randn_like(h)
-        z, aux = model.attend(h, memory)
+    model, batch = doubles(make_model(variant, init=1.0).eval(), make_batch((16, 7)))
+    memory, (h, _) = model.encode(batch)
+    h = torch.randn_like(h)
+    z, aux = model.attend(h, memory)
+    for row, a in enumerate(memory['a']):                               # (I, L, D)
+        layers = a.unbind(1)
+        if variant == 'layers-first':
+            beta = weights(model.layer_attention, [layer.mean(0) for layer in layers], h[row])
+            mixed = mix(beta, layers)                                   # (I, D)
+            alpha = weights(model.place_attention, mixed, h[row])
+            expected = mix(alpha, mixed)
+        else:
+            alpha = weights(model.place_attention, [place.flatten() for place in a], h[row])
+            s = [mix(alpha, layer) for layer in layers]
+            beta = weights(model.layer_attention, s, h[row]) if len(s) > 1 else torch.ones(1)
+            expected = mix(beta, s)
+        assert torch.allclose(aux['space'][row].flatten(), alpha)
+        assert torch.allclose(aux.get('layers', torch.ones(2, 1))[row], beta)
+        assert torch.allclose(z[row], expected)
+
+
+@torch.no_grad()
+def test_hard_attention_takes_the_mode_at_test_time_and_draws_in_training():
+    model, n = make_model('hard').eval(), 4000
+    memory, (h, _) = model.encode(make_batch((16, 33)))
+    h = torch.randn_like(h)
+    z, aux = model.attend(h, memory)
+    alpha = aux['space'].flatten(1)
     for row in range(2):
-        alpha, beta, by_hand = attention_by_hand(model, h[row].tolist(), memory['a'][row].tolist())
-        assert aux['space'][row].flatten().tolist() == pytest.approx(alpha)
-        assert z[row].tolist() == pytest.approx(by_hand)
-        assert 'layers' not in aux or aux['layers'][row].tolist() == pytest.approx(beta)
-
-
-def test_hard_attention_takes_the_mode_at_test_time_and_draws_when_training():
-    model, batch = make_model('hard'), make_batch((16, 33))
-    with torch.no_grad():
-        memory, (h, _) = model.eval().encode(batch)
-        h = torch.randn_like(h)
-        z, aux = model.attend(h, memory)
-        for row in range(2):
-            i = aux['space'][row].flatten().argmax()
-            s = memory['a'][row, i]                                                         # (L, D)
-            l = aux['layers'][row].argmax()
-            assert torch.equal(z[row], s[l])
-            expected = aux['space'][row].flatten()[i].log() + aux['layers'][row, l].log()
-            assert aux['log_q'][row].item() == pytest.approx(expected.item(), abs=1e-5)
-        one = {name: x[:1].expand(4000, *x.shape[1:]) for name, x in memory.items()}
-        torch.manual_seed(0)
-        z, _ = model.train().attend(h[:1].expand(4000, -1), one)
-    # Which place and layer each draw read: pool5's features are all different, so at least those can be told.
-    places = (z[:, None] == memory['a'][0, :, 3]).all(2).float().mean(0)                    # (I,): place i, layer pool5
-    s = memory['a'][0]                                                                      # (I, L, D)
-    with torch.no_grad():
-        beta = model.over_layers(h[:1].expand(len(s), -1), model.w_s(s)).exp()              # (I, L), each place's own
-    expected = aux['space'][0].flatten() * beta[:, 3]
-    error = (expected * (1 - expected) / 4000).sqrt()
-    assert (places[:16] > 0).sum() > 4 and ((places - expected)[:16].abs() < 4 * error[:16] + 1e-9).all()
-    assert not places[16:].any()                            # never beyond the video's end
-
-
-# --------------------------------------------------------------------------------------------- bringing layers together
-
-def test_alignment_equals_a_loop_over_equation_3():
+        i, l = alpha[row].argmax(), aux['layers'][row].argmax()
+        assert torch.equal(z[row], memory['a'][row, i, l])
+        expected = alpha[row, i].log() + aux['layers'][row, l].log()
+        assert aux['log_q'][row].item() == pytest.approx(expected.item(), abs=1e-5)
     torch.manual_seed(0)
-    align = Convolution('pool4', 2, 3).double()
-    a, mask = torch.rand(1, 3, 7, 7, 2).double(), torch.ones(1, 3, dtype=torch.bool)
-    weight, bias = (align.wide.weight / math.sqrt(2 * 3 ** 3)).tolist(), align.wide.bias.tolist()
-    kernel, padding, pool = ALIGN['pool4']
+    h, memory = select((h, memory), torch.zeros(n, dtype=torch.long))
+    z, _ = model.train().attend(h, memory)
+    s = memory['a'][0]                                      # (I, L, D): each place has its own beta
+    beta = model.layer_attention(h[:len(s)], model.layer_attention.w(s)).exp()
+    drawn = (z[:, None] == s[:, 3]).all(2).float().mean(0)  # (I,): how often place i of pool5
+    p = alpha[0] * beta[:, 3]
+    assert (drawn[:16] > 0).sum() > 4 and not drawn[16:].any()      # never after the video's end
+    assert ((drawn - p).abs() <= 4 * (p * (1 - p) / n).sqrt()).all()
 
-    def f(t, y, x, k):                                                                      # ReLU of the convolution
-        total = bias[k]
-        for c, dt, dy, dx in itertools.product(range(2), *[range(kernel)] * 3):
-            place = (t + dt - padding, y + dy - padding, x + dx - padding)
+
+def test_the_convolution_equals_a_loop_over_equation_3():
+    torch.manual_seed(0)
+    align = astar.Convolution('pool4', 2, 3).double()
+    a = torch.rand(1, 3, 7, 7, 2).double()
+    weight = align.wide.layer.weight / math.sqrt(2 * 3 ** 3)            # (D, C, 3, 3, 3)
+
+    def f(t, y, x, k):                                      # ReLU of the convolution, padding 1
+        total = align.wide.layer.bias[k]
+        for offset in itertools.product(range(3), repeat=3):
+            place = tuple(p + o - 1 for p, o in zip((t, y, x), offset))
             if all(0 <= p < size for p, size in zip(place, (3, 7, 7))):
-                total += weight[k][c][dt][dy][dx] * a[0][place][c].item()
-        return max(total, 0.0)
+                total = total + weight[(k, slice(None), *offset)] @ a[0][place]
+        return max(total.item(), 0.0)
 
-    out = align(a, mask)
+    out = align(a, torch.ones(1, 3, dtype=torch.bool))
     assert out.shape == (1, 2, 4, 4, 3)
     for t, y, x, k in ((0, 0, 0, 0), (1, 3, 3, 1), (1, 2, 0, 2), (0, 3, 1, 0)):
-        window = [[p for p in range(pool * i, pool * i + pool) if p < size] for i, size in ((t, 3), (y, 7), (x, 7))]
-        assert out[0, t, y, x, k].item() == pytest.approx(max(f(*place, k) for place in itertools.product(*window)))
+        window = [range(2 * i, min(2 * i + 2, size)) for i, size in ((t, 3), (y, 7), (x, 7))]
+        expected = max(f(*place, k) for place in itertools.product(*window))
+        assert out[0, t, y, x, k].item() == pytest.approx(expected)
 
 
-@pytest.mark.parametrize('layer, side, every', [('pool2', 28, 2), ('pool3', 14, 4), ('pool4', 7, 8)])
-def test_windows_equal_loops_over_equation_17_and_interpolation(layer, side, every):
+@pytest.mark.parametrize('layer, side, every, window', [
+    ('pool2', 28, 2, (8, -21, 14)), ('pool3', 14, 4, (4, -9, 6)), ('pool4', 7, 8, (2, -3, 2))])
+def test_windows_equal_loops_over_equation_17_and_interpolation(layer, side, every, window):
     torch.manual_seed(0)
-    frames = (33, 20)
-    steps = [math.ceil(n / every) for n in frames]
-    a = torch.randn(2, max(steps), side, side, 1).double()
-    mask = torch.arange(max(steps))[None] < torch.tensor(steps)[:, None]
+    stride, first, last = window
+    steps = [math.ceil(n / every) for n in (33, 20)]
+    a, mask = helpers.padded([side, side, 1], steps)
     fields = receptive_field('pool5', inside=layer)
-    out = {reduce: read_windows(a, mask, fields, reduce) for reduce in ('max', 'mean', 'centre')}
-    stride, first, last = {'pool2': (8, -21, 14), 'pool3': (4, -9, 6), 'pool4': (2, -3, 2)}[layer]
-    for row, t, y, x in ((0, 1, 1, 1), (0, 3, 4, 2), (1, 2, 3, 4), (1, 1, 4, 4), (0, 2, 2, 3)):     # units, from 1
-        value = a[row, :, :, :, 0].tolist()
-        sizes = (steps[row], side, side)
-        seen = [[j - 1 for j in range(stride * i + first, stride * i + last + 1) if 1 <= j <= size]
-                for i, size in zip((t, y, x), sizes)]
-        values = [value[p][q][r] for p, q, r in itertools.product(*seen)]
-        assert out['max'][row, t - 1, y - 1, x - 1].item() == pytest.approx(max(values))
-        assert out['mean'][row, t - 1, y - 1, x - 1].item() == pytest.approx(sum(values) / len(values))
-        centre = [min(stride * i + (first + last) / 2, size) for i, size in zip((t, y, x), sizes)]  # kept on the map
-        near = [((math.floor(c), 1 - c % 1), (math.floor(c) + 1, c % 1)) for c in centre]           # trilinear
-        value_there = sum(w1 * w2 * w3 * value[p - 1][q - 1][r - 1]
-                          for (p, w1), (q, w2), (r, w3) in itertools.product(*near) if w1 * w2 * w3 > 0)
-        assert out['centre'][row, t - 1, y - 1, x - 1].item() == pytest.approx(value_there)
-    assert out['max'].shape == (2, 3, 4, 4, 1)
+    out = [read_windows(a, mask, fields, reduce) for reduce in REDUCERS.values()]
+    assert out[0].shape == (2, 3, 4, 4, 1)
+    for row, *units in ((0, 1, 1, 1), (0, 3, 4, 2), (1, 2, 3, 4), (1, 1, 4, 4), (0, 2, 2, 3)):
+        seen = []                                           # per axis: places, all counted from 1
+        near = []                                           # per axis: the two nearest places
+        for i, size in zip(units, (steps[row], side, side)):
+            seen.append(range(max(stride * i + first, 1), min(stride * i + last, size) + 1))
+            centre = min(stride * i + (first + last) / 2, size)         # never beyond the map
+            near.append((math.floor(centre), math.ceil(centre)))        # halfway between them
+        values = [a[row, t - 1, y - 1, x - 1].item() for t, y, x in itertools.product(*seen)]
+        between = [a[row, t - 1, y - 1, x - 1].item() for t, y, x in itertools.product(*near)]
+        expected = max(values), sum(values) / len(values), sum(between) / len(between)
+        t, y, x = units
+        found = [reduced[row, t - 1, y - 1, x - 1].item() for reduced in out]
+        assert found == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_window_on_pool5_itself_is_pool5():
-    a, mask = torch.randn(2, 3, 4, 4, 5), torch.ones(2, 3, dtype=torch.bool)
-    for reduce in ('max', 'mean', 'centre'):
-        assert torch.allclose(read_windows(a, mask, receptive_field('pool5', inside='pool5'), reduce), a)
+@torch.no_grad()
+@pytest.mark.parametrize('variant', REDUCERS)
+def test_pooled_variants_read_their_windows_in_every_layer(variant):
+    model, batch = make_model(variant).eval(), make_batch((33, 33))
+    read = []
+    for layer in MAPS:
+        values, mask = batch['feats'][f'c3d_{layer}'], batch['mask'][f'c3d_{layer}']
+        fields = receptive_field('pool5', inside=layer)
+        read.append(read_windows(values, mask, fields, REDUCERS[variant]).flatten(1, 3))
+    assert torch.allclose(read[3], values.flatten(1, 3), atol=1e-6)     # pool5 sees itself
+    a = model.encode(batch)[0]['a']                                     # (N, I, L, D)
+    if variant == 'hypercolumn':
+        assert torch.equal(a[:, :, 0], torch.cat(read, 2))
+    else:                                                               # Eq. 18, l = 1 .. L
+        expected = [model.align[layer].perceptron(x) for layer, x in zip(MAPS, read)]
+        assert torch.allclose(a, torch.stack(expected, 2), atol=1e-6)
 
 
 def test_the_perceptron_reads_16_frames_at_a_time():
     torch.manual_seed(0)
-    model = Vectorised('pool3', (2, 3, 4), 5, 6)
+    model = astar.Vectorised('pool3', (2, 3, 4), 5, 6)
     a = torch.randn(1, 9, 2, 3, 4)                          # 33 frames: four steps, four and one
     out = model(a, None)
-    assert out.shape == (1, 3, 4, 4, 5)
-    hidden = model.wide(torch.cat([a[0, 8].flatten(), torch.zeros(3 * 24)]) / math.sqrt(96)).relu()
-    last = model.out(hidden).view(4, 4, 5)
-    assert torch.allclose(out[0, 2], last, atol=1e-6) and torch.allclose(out[:, 1:2], model(a[:, 4:8], None), atol=1e-6)
+    last = torch.cat([a[0, 8].flatten(), torch.zeros(3 * 24)]) / math.sqrt(96)
+    expected = model.out(model.wide.layer(last).relu()).view(4, 4, 5)
+    assert out.shape == (1, 3, 4, 4, 5) and torch.allclose(out[0, 2], expected, atol=1e-6)
+    assert torch.allclose(out[:, 1:2], model(a[:, 4:8], None), atol=1e-6)
 
 
-def test_resnet_encodes_the_frames_one_after_another():
+@torch.no_grad()
+def test_resnet_encodes_the_mean_of_each_frame_one_after_another():
     model, batch = make_model('resnet').eval(), make_batch((8, 3))
     cell = torch.nn.LSTMCell(5, 7)
-    cell.load_state_dict({name.replace('_l0', ''): x for name, x in model.encoder.state_dict().items()})
-    with torch.no_grad():
-        memory, (h, c) = model.encode(batch)
-        for row, steps in enumerate((4, 2)):
-            state = torch.zeros(1, 7), torch.zeros(1, 7)
-            for t in range(steps):
-                state = cell(batch['feats']['resnet152'][row, t].mean((0, 1))[None], state)     # a grid is averaged
-            assert torch.allclose(h[row], state[0][0], atol=1e-6) and torch.allclose(c[row], state[1][0], atol=1e-6)
-    assert memory == {}
+    cell.load_state_dict({name[:-3]: x for name, x in model.encoder.state_dict().items()})
+    _, state = model.encode(batch)
+    for row, steps in enumerate((4, 2)):
+        hc = torch.zeros(1, 7), torch.zeros(1, 7)
+        for t in range(steps):
+            hc = cell(batch['feats']['resnet152'][row, t].mean((0, 1))[None], hc)
+        assert all(torch.allclose(found[row], x[0], atol=1e-6) for found, x in zip(state, hc))
 
 
-def test_a_step_is_equation_2_on_the_word_and_on_what_the_h_before_it_attended_to():
-    model, batch = make_model('soft', init=1.0).eval(), make_batch((16, 33))
-    with torch.no_grad():
-        memory, state = model.encode(batch)
-        _, (h, c), _ = model.step(torch.tensor([3, 4]), state, memory)                      # from here on c is not 0
-        word = torch.tensor([5, 6])
-        logits, (h_next, c_next), _ = model.step(word, (h, c), memory)
-        x = torch.cat([model.embed(word), model.attend(h, memory)[0]], 1)                   # z_t = phi(h_t-1, a)
-        i, f, g, o = (x @ model.lstm.weight_ih.T + h @ model.lstm.weight_hh.T).chunk(4, 1)  # the first biases are 0
-        cell = f.sigmoid() * c + i.sigmoid() * g.tanh()
-        assert torch.allclose(c_next, cell, atol=1e-5) and torch.allclose(h_next, o.sigmoid() * cell.tanh(), atol=1e-5)
-        assert torch.allclose(logits, model.out(h_next), atol=1e-5)
+def small_world(level=-3.0):
+    """Two choices of three, the second given the first: 9 sequences m
+    -> parameters, log p(Y|m) (9,), log p(m) (9,)"""
+    torch.manual_seed(0)
+    theta = torch.randn(4, 3, dtype=torch.float64).requires_grad_()
+    phi = torch.randn(9, dtype=torch.float64).requires_grad_()
+    log_pm = (theta[0].log_softmax(0)[:, None] + theta[1:].log_softmax(1)).flatten()
+    log_py = level + 2 * phi + theta[0].repeat_interleave(3)    # words and choices share parameters
+    return (theta, phi), log_py, log_pm
 
 
-@pytest.mark.parametrize('variant, reduce', [('maxpool', 'max'), ('avgpool', 'mean'), ('hypercolumn', 'centre')])
-def test_pooled_variants_read_their_windows_in_every_layer(variant, reduce):
-    model, batch = make_model(variant).eval(), make_batch((33, 33))
-    with torch.no_grad():
-        a = model.encode(batch)[0]['a']                                                     # (N, I, L, D)
-        read = [read_windows(batch['feats'][f'c3d_{layer}'], batch['mask'][f'c3d_{layer}'],
-                             receptive_field('pool5', inside=layer), reduce).flatten(1, 3) for layer in LAYERS]
-        if variant == 'hypercolumn':
-            assert torch.equal(a[:, :, 0], torch.cat(read, 2))
-        else:                                                                               # Eq. 18, for l = 1 .. L
-            expected = torch.stack([model.align[layer].mlp(x) for layer, x in zip(LAYERS, read)], 2)
-            assert torch.allclose(a, expected, atol=1e-6)
+def draws(log_pm, K):
+    """All K-tuples of sequences -> their numbers (M, K), their probabilities (M,)"""
+    tuples = torch.tensor(list(itertools.product(range(len(log_pm)), repeat=K)))
+    return tuples, log_pm[tuples].sum(1).exp()
+
+
+def exact_bound(log_py, log_pm, K):
+    """Eq. 12, summed over every tuple"""
+    tuples, p = draws(log_pm, K)
+    return (p * log_py[tuples].exp().mean(1).log()).sum()
+
+
+@pytest.mark.parametrize('K', [1, 2, 3])
+def test_vimco_is_exactly_unbiased_and_its_baseline_lowers_the_variance(K):
+    """Every draw is enumerated, so there is no tolerance for chance."""
+    parameters, log_py, log_pm = small_world()
+    tuples, p = draws(log_pm, K)
+    with pytest.warns(UserWarning, match='no baseline') if K == 1 else contextlib.nullcontext():
+        bound, surrogate = vimco(log_py[tuples], log_pm[tuples])
+    exact = exact_bound(log_py, log_pm, K)
+    assert torch.equal(bound, surrogate.detach()) and torch.allclose((p * bound).sum(), exact)
+    mean = grad(exact, parameters)
+
+    def variance(estimator):                                # of the gradient, over all tuples
+        every = torch.autograd.grad(estimator, parameters, torch.eye(len(p), dtype=p.dtype),
+                                    retain_graph=True, is_grads_batched=True)
+        every = torch.cat([g.flatten(1) for g in every], 1)             # (M, parameters)
+        assert torch.allclose(p @ every, mean, atol=1e-12)              # unbiased
+        return (p @ (every - mean).square()).sum().item()
+
+    plain = log_py[tuples].logsumexp(1) + bound * log_pm[tuples].sum(1)     # Eq. 13, with the log
+    if K == 1:
+        assert variance(surrogate) == pytest.approx(variance(plain))
+    else:
+        assert variance(surrogate) < 0.5 * variance(plain)
+
+
+def test_the_bound_grows_with_the_number_of_samples_up_to_the_likelihood():
+    _, log_py, log_pm = small_world()
+    bounds = [exact_bound(log_py, log_pm, K).item() for K in (1, 2, 3, 4)]
+    assert bounds[0] == pytest.approx((log_pm.exp() * log_py).sum().item())             # Eq. 10
+    assert bounds == sorted(set(bounds)) and bounds[-1] < (log_pm + log_py).logsumexp(0)
+
+
+def test_the_printed_equation_14_is_biased():
+    parameters, log_py, log_pm = small_world(level=-1.0)
+    tuples, p = draws(log_pm, 2)
+    _, surrogate = vimco(log_py[tuples], log_pm[tuples])
+    omega = log_py[tuples].softmax(1).detach()
+    printed = surrogate + (omega * (log_py[tuples].exp() - log_py[tuples])).sum(1)      # no log
+    error = grad((p.detach() * printed).sum() - exact_bound(log_py, log_pm, 2), parameters)
+    assert error.abs().max() > 0.1
+
+
+@pytest.mark.parametrize('level', [0.0, -3000.0])           # exp(-3000) is 0
+def test_vimco_equals_a_loop_over_the_equations(level):
+    torch.manual_seed(0)
+    near = -4 * torch.rand(2, 4, dtype=torch.float64)
+    log_py = (near + level).requires_grad_()
+    log_pm = torch.zeros_like(near).requires_grad_()
+    bound, surrogate = vimco(log_py, log_pm)
+    by_py, by_pm = torch.autograd.grad(surrogate.sum(), (log_py, log_pm))
+    for b in range(2):
+        p = near[b].exp().tolist()                          # a common factor changes no gradient
+        L = math.log(sum(p) / 4)
+        assert bound[b].item() == pytest.approx(L + level)
+        for k in range(4):
+            others = p[:k] + p[k + 1:]
+            f = math.prod(others) ** (1 / 3)                                            # Eq. 16
+            learning = L - math.log((sum(others) + f) / 4)                              # Eq. 15
+            assert by_pm[b, k].item() == pytest.approx(learning, rel=1e-5)
+            assert by_py[b, k].item() == pytest.approx(p[k] / sum(p))                   # omega_k
+
+
+ALL = torch.tensor(list(itertools.product(range(16), range(4))))        # every place and layer
+
+
+def hard_captioner(captions):
+    """-> a hard Captioner with K = 3, a batch of videos of 16 frames with one caption each"""
+    batch = make_batch([16] * len(captions))
+    batch |= {'captions': torch.tensor(captions), 'rows': torch.arange(len(captions))}
+    return doubles(make_model('hard', init=0.5, samples=3), batch)
+
+
+def say(model, batch, choices):
+    """choices (M, T - 1, 2): place and layer at each word from the second on
+    -> log p(Y|m) (M,), log p(m) (M,)"""
+    given = iter(choices.flatten(1).unbind(1))
+    model.pick = lambda p: next(given)
+    memory, state = select(model.encode(batch), torch.zeros(len(choices), dtype=torch.long))
+    logp, aux = teacher_force(model, memory, state, batch['captions'].expand(len(choices), -1))
+    del model.pick
+    return logp.sum(1), aux['log_q'].sum(1)
+
+
+@torch.no_grad()
+def test_choices_of_two_words_have_probabilities_that_sum_to_one():
+    both = torch.stack([ALL.repeat_interleave(64, 0), ALL.repeat(64, 1)], 1)    # (4096, 2, 2)
+    p = say(*hard_captioner([[3, 4, EOS]]), both)[1].exp()
+    assert p.sum().item() == pytest.approx(1.0, abs=1e-10)
+    assert p.view(64, 64).sum(1).std() > 1e-6                                   # not uniform
+
+
+def test_the_gradient_of_the_hard_captioner_is_exactly_unbiased():
+    model, batch = hard_captioner([[3, EOS]])
+    log_py, log_pm = say(model, batch, ALL[:, None])
+    tuples, p = draws(log_pm, 2)
+    _, surrogate = vimco(log_py[tuples], log_pm[tuples])
+    parameters = list(model.parameters())
+    expected = grad(exact_bound(log_py, log_pm, 2), parameters)
+    assert torch.allclose(grad((p.detach() * surrogate).sum(), parameters), expected, atol=1e-10)
+    assert expected.abs().max() > 1e-3
+
+
+def test_k_sequences_in_one_pass_equal_k_passes_and_the_alignment_runs_once_per_video():
+    model, both = hard_captioner([[3, 4, EOS, 0], [5, 3, 4, EOS]])
+    aligned, made, pick = [], [], model.pick
+    align = model.align['pool2']
+    hook = align.register_forward_hook(lambda module, args, out: aligned.append(len(args[0])))
+    model.pick = lambda p: made.append(pick(p)) or made[-1]
+    loss, logs = model(both)
+    del model.pick
+    hook.remove()
+    assert aligned == [2]
+    # The longer caption runs first and its last word alone: rows 0-2 are caption 2, k = 1 .. 3.
+    assert [len(x) for x in made] == [6, 6, 6, 6, 3, 3]
+    words = [torch.stack(made[i:i + 2], 1) for i in (0, 2, 4)]          # place and layer
+    bounds, surrogates = [], []
+    for video, rows, count in ((0, slice(3, 6), 2), (1, slice(0, 3), 3)):
+        choices = torch.stack([word[rows] for word in words[:count]], 1)        # (3, count, 2)
+        passes = [say(model, only(both, video), choices[k:k + 1]) for k in range(3)]
+        log_py, log_pm = (torch.cat(values) for values in zip(*passes))
+        bounds.append(log_py.exp().mean().log())
+        surrogates.append(vimco(log_py[None], log_pm[None])[1])
+    assert loss.item() == pytest.approx(logs['nll'])
+    assert logs['nll'] == pytest.approx(-torch.stack(bounds).mean().item())
+    parameters = list(model.parameters())           # the score's term shows in the gradient alone
+    expected = grad(-torch.cat(surrogates).mean(), parameters)
+    assert torch.allclose(grad(loss, parameters), expected, atol=1e-10)
