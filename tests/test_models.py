@@ -1,154 +1,197 @@
-"""What every captioner must do, whatever its paper: the contract, by name."""
+"""What every captioner must do, whatever its paper: the contract, case by case."""
 import dataclasses
 import importlib
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import decode
-from data import EOS, PAD
+import helpers
+from data import PAD, Sizes
+from tools import runs
 
-SMALL = dict(hidden=6, dropout=0.0, max_len=6)
-GRID, SINGLE = {'v': [2, 3, 4]}, {'v': [5]}
-MAPS = {'c3d_pool2': [28, 28, 2], 'c3d_pool3': [14, 14, 3], 'c3d_pool4': [7, 7, 4], 'c3d_pool5': [4, 4, 4], 'c3d_fc7': [7]}
+GRID = {'v': [2, 3, 4]}
+SINGLE = {'v': [5]}
+MAPS = {'c3d_pool2': [28, 28, 2], 'c3d_pool3': [14, 14, 3], 'c3d_pool4': [7, 7, 4],
+        'c3d_pool5': [4, 4, 4], 'c3d_fc7': [7]}
+STATS = dict(embed=5, attn=4, visual=3, eta=0.0)
+VRE = dict(attn=4, stage='joint', sampling=0.0)
+ASTAR = dict(embed=5, attn=4, init=0.3)
 
-CASES = {                                           # name -> module, fields of Config, shape of a frame's feature by kind
-    'stats': ('stats', dict(embed=5, attn=4, visual=3, eta=0.0), GRID),
-    'stats-wide': ('stats', dict(embed=5, attn=4, visual=7, eta=0.0), GRID),
-    'stats-regions': ('stats', dict(embed=5, attn=4, visual=3, eta=0.0), {'v': [3, 4]}),
-    'stats-single': ('stats', dict(embed=5, attn=4, visual=3, eta=0.0), SINGLE),
-    'stats-two-kinds': ('stats', dict(embed=5, attn=4, visual=3, eta=0.0, category=True), {'v': [2, 3, 4], 'w': [2, 2, 5]}),
-    'stats-st': ('stats', dict(embed=5, attn=4, visual=3, eta=0.0, variant='st', pool='temporal'), GRID),
-    'stats-ts': ('stats', dict(embed=5, attn=4, visual=3, eta=0.0, variant='ts'), GRID),
-    'sta': ('sta', dict(embed=5), GRID),
-    'sta-single': ('sta', dict(embed=5, penalty=0.0), SINGLE),
-    'sta-first': ('sta', dict(embed=5, variant='first'), GRID),
-    'sta-avgpool': ('sta', dict(embed=5, variant='avgpool'), GRID),
-    'vre': ('vre', dict(attn=4, stage='joint', sampling=0.0), {'v': [2, 3, 4], 'audio': [3]}),
-    'vre-single': ('vre', dict(attn=4, stage='joint', sampling=0.0), SINGLE),
-    'vre-frozen': ('vre', dict(attn=4, stage='frozen', sampling=0.0), GRID),
-    'vre-vf+vs': ('vre', dict(attn=4, stage='joint', sampling=0.0, variant='vf+vs'), GRID),
-    'astar': ('astar', dict(embed=5, attn=4, init=0.3), MAPS),
-    'astar-pool4': ('astar', dict(embed=5, attn=4, init=0.3, variant='pool4'), {k: MAPS[k] for k in ('c3d_pool4', 'c3d_fc7')}),
-    'astar-fc7': ('astar', dict(embed=5, attn=4, init=0.3, variant='fc7'), {'c3d_fc7': [7]}),
-    'astar-resnet': ('astar', dict(embed=5, attn=4, init=0.3, variant='resnet'), GRID),
+CASES = {                       # name -> fields of Config, shape of one frame's feature by kind
+    'stats': (STATS, GRID),
+    'stats-wide': (STATS | dict(visual=7), GRID),
+    'stats-regions': (STATS, {'v': [3, 4]}),
+    'stats-single': (STATS, SINGLE),
+    'stats-two-kinds': (STATS | dict(category=True), {'v': [2, 3, 4], 'w': [2, 2, 5]}),
+    'stats-st': (STATS | dict(variant='st', pool='temporal'), GRID),
+    'stats-ts': (STATS | dict(variant='ts'), GRID),
+    'sta': (dict(embed=5), GRID),
+    'sta-single': (dict(embed=5, penalty=0.0), SINGLE),
+    'sta-first': (dict(embed=5, variant='first'), GRID),
+    'sta-avgpool': (dict(embed=5, variant='avgpool'), GRID),
+    'vre': (VRE, {'v': [2, 3, 4], 'audio': [3]}),
+    'vre-single': (VRE, SINGLE),
+    'vre-frozen': (VRE | dict(stage='frozen'), GRID),
+    'vre-vf+vs': (VRE | dict(variant='vf+vs'), GRID),
+    'astar': (ASTAR, MAPS),
+    'astar-pool4': (ASTAR | dict(variant='pool4'), {k: MAPS[k] for k in ('c3d_pool4', 'c3d_fc7')}),
+    'astar-fc7': (ASTAR | dict(variant='fc7'), {'c3d_fc7': [7]}),
+    'astar-resnet': (ASTAR | dict(variant='resnet'), GRID),
 }
-V, FRAMES = 7, (3, 1, 4)                            # words; frames of the three videos
-STEPS = {'audio': lambda n: 1, 'c3d_fc7': lambda n: 1, 'c3d_pool2': lambda n: -(-5 * n // 2), 'c3d_pool3': lambda n: -(-5 * n // 4),
-         'c3d_pool4': lambda n: -(-5 * n // 8), 'c3d_pool5': lambda n: -(-5 * n // 16)}       # of C3D: of 5 n frames
-ROWS, LENGTHS = (0, 0, 1, 2), (3, 1, 4, 2)          # the video and the number of words of four captions
+V = 7                                                   # words
+FRAMES = (3, 1, 4)                                      # of the three videos
+C3D_STRIDE = {'c3d_pool2': 2, 'c3d_pool3': 4, 'c3d_pool4': 8, 'c3d_pool5': 16}
+
+
+def steps(kind, frames):
+    """Steps in time of a kind of features. C3D's maps are those of 5 * frames frames."""
+    if kind in ('audio', 'c3d_fc7'):
+        return 1
+    return -(-5 * frames // C3D_STRIDE[kind]) if kind in C3D_STRIDE else frames
 
 
 @pytest.fixture(params=CASES)
 def case(request):
     """-> model, batch of three videos of different length with four captions"""
-    module, fields, shapes = CASES[request.param]
-    paper = importlib.import_module(module)
+    name = request.param
+    fields, shapes = CASES[name]
+    paper = importlib.import_module(name.split('-')[0])
     torch.manual_seed(0)
-    cfg = paper.Config(**{**SMALL, **fields}, vocab=V, feats=shapes, features=tuple(shapes), frames=max(FRAMES), captions=4, categories=3)
-    model = paper.Captioner(cfg)
-    feats, mask = {}, {}
-    for name, shape in shapes.items():
-        steps = torch.tensor([STEPS.get(name, lambda n: n)(n) for n in FRAMES])
-        mask[name] = torch.arange(steps.max())[None] < steps[:, None]
-        feats[name] = torch.randn(3, steps.max(), *shape) * mask[name].view(*mask[name].shape, *[1] * len(shape))
-        feats[name] = feats[name].relu() if name.startswith('c3d') else feats[name]
-    captions = torch.randint(2, V, (4, 5))
-    for row, n in enumerate(LENGTHS):
-        captions[row, n], captions[row, n + 1:] = EOS, PAD
-    return model, dict(feats=feats, mask=mask, captions=captions, rows=torch.tensor(ROWS), caption_ids=torch.arange(4),
-                       ids=['a', 'b', 'c'], category=torch.tensor([2, 0, 1]))
+    cfg = paper.Config(hidden=6, dropout=0.0, max_len=6, features=tuple(shapes), **fields)
+    model = paper.Captioner(cfg, Sizes(shapes, max(FRAMES), V, captions=4, categories=3))
+    frames = {kind: [steps(kind, n) for n in FRAMES] for kind in shapes}
+    batch = helpers.batch(shapes, frames, vocab=V)
+    for kind in MAPS:
+        if kind in shapes:                              # C3D's maps come out of a ReLU
+            batch['feats'][kind] = batch['feats'][kind].relu()
+    return model, batch
 
 
-def videos(batch, keep):
-    """The batch with these videos alone, and their captions"""
-    captions = torch.tensor([row in keep for row in ROWS])
-    rows = torch.tensor([keep.index(row) for row in ROWS if row in keep])
-    return dict(feats=decode.select(batch['feats'], torch.tensor(keep)), mask=decode.select(batch['mask'], torch.tensor(keep)), rows=rows,
-                captions=batch['captions'][captions], caption_ids=batch['caption_ids'][captions], ids=[batch['ids'][i] for i in keep],
-                category=batch['category'][keep])
-
-
-def scale_up(model, factor=4.0):
-    with torch.no_grad():
-        for p in model.parameters():
-            p.mul_(factor)
+def one_video(batch, i):
+    """The batch with video i only, and its captions"""
+    rows = batch['rows'] == i
+    one = torch.tensor([i])
+    return {'feats': decode.select(batch['feats'], one), 'mask': decode.select(batch['mask'], one),
+            'captions': batch['captions'][rows], 'rows': torch.zeros(int(rows.sum())).long(),
+            'caption_ids': batch['caption_ids'][rows], 'ids': [batch['ids'][i]],
+            'category': batch['category'][i:i + 1]}
 
 
 def test_encode_and_step_have_the_contract_s_shapes(case):
     model, batch = case
     memory, state = model.encode(batch)
-    decode.tree_map(lambda x: pytest.fail('a row per video') if len(x) != 3 else x, (memory, state))
-    names = None
+    leaves = []
+    decode.tree_map(leaves.append, (memory, state))
+    names = set()
     for token in (None, torch.tensor([2, 3, 4]), torch.tensor([5, 6, 2])):
         logits, state, aux = model.step(token, state, memory)
-        assert logits.shape == (3, V) and all(len(x) == 3 for x in aux.values())
-        assert names in (None, set(aux))                                              # the same keys at every word
-        names = set(aux)
-        decode.tree_map(lambda x: pytest.fail('a row per video') if len(x) != 3 else x, state)
+        decode.tree_map(leaves.append, (state, aux))
+        assert logits.shape == (3, V)
+        names.add(tuple(aux))
+    assert all(len(leaf) == 3 for leaf in leaves)       # one row per video
+    assert len(names) == 1                              # the same keys at every word
 
 
 def test_every_parameter_gets_a_gradient(case):
     model, batch = case
     seen = set()
-    for _ in range(2):                              # vre's refocusing loss needs a reward of the epoch before
+    for _ in range(2):                  # vre's refocusing loss needs a reward of the epoch before
         loss, logs = model(batch, epoch=0)
         assert loss.shape == () and all(isinstance(value, float) for value in logs.values())
         model.zero_grad()
         loss.backward()
-        seen |= {name for name, p in model.named_parameters() if p.grad is not None and p.grad.abs().max() > 0}
-        with torch.no_grad():
-            for p in model.parameters():
-                p.add_(torch.randn_like(p) * 0.1)
-    never = 'attend_space.w_' if batch['feats'].get('v', batch['rows']).dim() == 3 else '-'    # a softmax over one region is always 1
-    assert not [name for name, p in model.named_parameters() if p.requires_grad and name not in seen and not name.startswith(never)]
+        for name, p in model.named_parameters():
+            if p.grad is not None and p.grad.abs().max() > 0:
+                seen.add(name)
+            p.data.add_(torch.randn_like(p) * 0.1)
+    missing = [n for n, p in model.named_parameters() if p.requires_grad and n not in seen]
+    if list(batch['feats']) == ['v'] and batch['feats']['v'].dim() == 3:
+        # A softmax over one region is always 1, so its scores have no gradient.
+        missing = [name for name in missing if not name.startswith('attend_space.w_')]
+    assert not missing
+
+
+def lengthen(batch, sta):
+    """The batch with more padding: 3 more <pad>, 3 more frames of nines (sta's number is fixed)"""
+    longer = dict(batch, captions=F.pad(batch['captions'], (0, 3), value=PAD), feats={}, mask={})
+    for kind, x in batch['feats'].items():
+        room = 0 if sta else steps(kind, 3)
+        mask = F.pad(batch['mask'][kind], (0, room))
+        x = F.pad(x, [0, 0] * (x.dim() - 2) + [0, room])
+        real = mask.view(*mask.shape, *[1] * (x.dim() - 2))
+        longer['feats'][kind] = torch.where(real, x, torch.full_like(x, 9.0))
+        longer['mask'][kind] = mask
+    return longer
 
 
 def test_padding_changes_neither_loss_nor_captions(case):
     model, batch = case
     model.eval()
-    loss, words = model(batch)[0], decode.greedy(model, *model.encode(batch), 6)[0]
-    longer = dict(batch, captions=torch.nn.functional.pad(batch['captions'], (0, 3), value=PAD), feats={}, mask={})
-    for name, x in batch['feats'].items():
-        room = 0 if model.__class__.__module__ == 'sta' else STEPS.get(name, lambda n: n)(3)      # sta's frames are a fixed number
-        mask = torch.nn.functional.pad(batch['mask'][name], (0, room))
-        x = torch.nn.functional.pad(x, [0, 0] * (x.dim() - 2) + [0, room])
-        longer['feats'][name] = torch.where(mask.view(*mask.shape, *[1] * (x.dim() - 2)), x, torch.full_like(x, 9.0))     # not even zeros
-        longer['mask'][name] = mask
-    assert torch.allclose(model(longer)[0], loss, atol=1e-5)
+    longer = lengthen(batch, type(model).__module__ == 'sta')
+    assert torch.allclose(model(longer)[0], model(batch)[0], atol=1e-5)
+    words, _ = decode.greedy(model, *model.encode(batch), 6)
     assert torch.equal(decode.greedy(model, *model.encode(longer), 6)[0], words)
 
 
 def test_a_batch_equals_its_videos_one_by_one(case):
     model, batch = case
-    scale_up(model, 2.0)
+    helpers.scale_up(model, 2.0)
     model.eval()
-    whole, words = model(batch)[0], decode.beam(model, *model.encode(batch), 6, K=3)[0]
-    parts = [videos(batch, [i]) for i in range(3)]
-    assert torch.allclose(sum(model(part)[0] * len(part['rows']) for part in parts) / 4, whole, atol=1e-4)
-    for i, part in enumerate(parts):
-        alone = decode.beam(model, *model.encode(part), 6, K=3)[0][0]
-        assert [w for w in alone.tolist() if w] == [w for w in words[i].tolist() if w]
+    words, _ = decode.beam(model, *model.encode(batch), 6, K=3)
+    total = 0.0
+    for i in range(3):
+        part = one_video(batch, i)
+        total += model(part)[0] * len(part['rows'])
+        alone, _ = decode.beam(model, *model.encode(part), 6, K=3)
+        assert [w for w in alone[0].tolist() if w] == [w for w in words[i].tolist() if w]
+    assert torch.allclose(total / 4, model(batch)[0], atol=1e-4)
 
 
 @pytest.mark.parametrize('seed', range(2))
 def test_beams_replayed_by_teacher_forcing_have_the_same_score(case, seed):
-    """A state that is not re-ordered with its beam, or an aux that leaks between rows, fails here."""
+    """A state that is not reordered with its beam, or that leaks between rows, fails here."""
     model, batch = case
     torch.manual_seed(seed)
-    scale_up(model)
+    helpers.scale_up(model)
     model.eval()
     words, score = decode.beam(model, *model.encode(batch), 6, K=4)
     logp, _ = decode.teacher_force(model, *model.encode(batch), words)
     assert torch.allclose(logp.sum(1), score, atol=1e-3)
 
 
-def test_config_and_state_dict_rebuild_the_model(case, tmp_path):
+def test_config_sizes_and_state_dict_rebuild_the_model(case, tmp_path):
     model, batch = case
-    torch.save({'config': dataclasses.asdict(model.cfg), 'state_dict': model.state_dict()}, tmp_path / 'x.pt')
+    paper = importlib.import_module(type(model).__module__)
+    shapes = {kind: list(x.shape[2:]) for kind, x in batch['feats'].items()}
+    torch.save({'config': dataclasses.asdict(model.cfg), 'state': model.state_dict()},
+               tmp_path / 'x.pt')
     saved = torch.load(tmp_path / 'x.pt', weights_only=True)
-    paper = importlib.import_module(model.__class__.__module__)
-    copy = paper.Captioner(paper.Config(**saved['config']))
-    copy.load_state_dict(saved['state_dict'])
-    a, b = (decode.greedy(m.eval(), *m.encode(batch), 6) for m in (model, copy))
-    assert torch.equal(a[0], b[0]) and torch.equal(a[1], b[1])
+    copy = paper.Captioner(paper.Config(**saved['config']),
+                           Sizes(shapes, max(FRAMES), V, captions=4, categories=3))
+    copy.load_state_dict(saved['state'])
+    ours = decode.greedy(model.eval(), *model.encode(batch), 6)
+    theirs = decode.greedy(copy.eval(), *copy.encode(batch), 6)
+    assert torch.equal(ours[0], theirs[0]) and torch.equal(ours[1], theirs[1])
+
+
+def test_the_view_shows_a_distribution_over_frames_and_places_for_every_word(case):
+    """VIEW['attention'] sums to 1, or to 0 for a word that looked nowhere."""
+    model, batch = case
+    model.eval()
+    part = one_video(batch, 2)
+    _, aux = decode.teacher_force(model, *model.encode(part), torch.tensor([[3, 4, 5, 1]]))
+    paper = runs.Paper(type(model).__module__)
+    attention = paper.VIEW['attention']({name: value[0] for name, value in aux.items()})
+    if attention is None:
+        assert not any(name in aux for name in ('space', 'frames', 'ts_frames', 'st_space'))
+        return
+    assert attention.dim() == 3 and len(attention) == 4 and (attention >= 0).all()
+    totals = attention.sum((1, 2))
+    looks = torch.isclose(totals, torch.ones(4), atol=1e-5)
+    nowhere = totals == 0
+    assert (looks | nowhere).all() and looks.any()
+    for name, labels in paper.VIEW['bars'].items():
+        if name in aux:
+            assert aux[name][0].reshape(4, -1).shape[1] <= len(labels)
