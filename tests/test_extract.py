@@ -1,421 +1,579 @@
-"""Reading videos, sampling, encoders with random weights, and extraction that is interrupted, damaged or mixed up."""
+"""Reading videos, encoders with random weights, whole datasets, and captions of one's own clips."""
+import hashlib
+import json
 import os
 import struct
 import subprocess
 import sys
-from pathlib import Path
+from types import SimpleNamespace
 
 import av
 import numpy as np
 import pytest
 import torch
+import torchvision
+from torch.nn import functional as F
 
 import c3d
 import data
-import extract
-import shapes
+import decode
+import helpers
+import stats
 from data import BadInput
+from shapes import networks, world
+from tools import backbones, caption, datasets, encoders, extract, runs, video
+from tools.video import read_frames, sample
+
+torch.set_num_threads(1)
 
 
-def write_clip(path, frames=20, size=(64, 48), rate=10, codec='mpeg4', tone=None):
-    """Frame i is grey of 10 * i, with a white block in its upper left corner; tone: hertz of a second of sound."""
+def add_sound(container, wave):
+    stream = container.add_stream('pcm_s16le', rate=16000, layout='mono')
+    frame = av.AudioFrame.from_ndarray(wave.astype(np.int16)[None], 's16', 'mono')
+    frame.sample_rate = 16000
+    return stream.encode(frame) + stream.encode()
+
+
+def write_clip(path, pictures, codec='mpeg4', pix_fmt='yuv420p', tone=0):
+    """pictures: uint8 (F, H, W, 3), 10 per second; tone: hertz of one second of sound"""
     with av.open(str(path), 'w') as container:
-        video = container.add_stream(codec, rate=rate)
-        video.width, video.height, video.pix_fmt = *size, 'yuvj420p' if codec == 'mjpeg' else 'yuv420p'
-        sound = container.add_stream('pcm_s16le', rate=16000, layout='mono') if tone else None
-        for i in range(frames):
-            picture = np.full((size[1], size[0], 3), min(10 * i, 200), np.uint8)
-            picture[:16, :16] = 255
-            container.mux(video.encode(av.VideoFrame.from_ndarray(picture, 'rgb24')))
-        container.mux(video.encode())
+        stream = container.add_stream(codec, rate=10)
+        stream.height, stream.width = pictures.shape[1:3]
+        stream.pix_fmt = pix_fmt
+        sound = []
         if tone:
-            wave = (20000 * np.sin(2 * np.pi * tone * np.arange(16000) / 16000)).astype(np.int16)
-            frame = av.AudioFrame.from_ndarray(wave[None], 's16', 'mono')
-            frame.sample_rate = 16000
-            container.mux(sound.encode(frame))
-            container.mux(sound.encode())
+            wave = 20000 * np.sin(2 * np.pi * tone * np.arange(16000) / 16000)
+            sound = add_sound(container, wave)
+        for picture in pictures:
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, 'rgb24')))
+        container.mux(stream.encode() + sound)
     return path
 
 
-def grey(frames):
-    """Which i each frame is, read from its lower right corner."""
+def refused(message, function, *given):
+    with pytest.raises(BadInput, match=message):
+        function(*given)
+
+
+def noise(*shape):
+    return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+
+
+def greys(frames=20, size=(64, 48)):
+    """Frame i has the grey value 10 * i, and a white block in its upper left corner."""
+    pictures = np.empty((frames, size[1], size[0], 3), np.uint8)
+    pictures[:] = 10 * np.arange(frames).reshape(-1, 1, 1, 1)
+    pictures[:, :16, :16] = 255
+    return pictures
+
+
+def numbers_of(frames):
+    """The number i of each frame, read from its lower right corner"""
     return np.rint(frames[:, -8:, -8:].mean((1, 2, 3)) / 10).astype(int).tolist()
 
 
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory):
-    """Three clips, and one file that is none."""
-    place = tmp_path_factory.mktemp('videos')
-    write_clip(place / 'a.avi')
-    write_clip(place / 'b.mp4', frames=1)
-    (place / 'inner').mkdir()
-    write_clip(place / 'inner' / 'c.mkv', frames=5, size=(34, 50))
-    (place / 'broken.avi').write_bytes(b'no video at all' * 50)
-    (place / 'captions.csv').write_text('file,caption\n')
-    return place
+    """Three clips, a file that is no video, and a table"""
+    folder = tmp_path_factory.mktemp('videos')
+    write_clip(folder / 'a.avi', greys())
+    write_clip(folder / 'b.mp4', greys(1))
+    (folder / 'inner').mkdir()
+    write_clip(folder / 'inner' / 'c.MKV', greys(5, (34, 50)))
+    (folder / 'broken.avi').write_bytes(b'no video at all' * 50)
+    (folder / 'captions.csv').write_text('file,caption\n')
+    return folder
 
 
-# ------------------------------------------------------------------------------------------------------- reading a video
+# ------------------------------------------------------------------------------- reading a video
 
 @pytest.mark.parametrize('rule, frames, rate, numbers', [
-    ('2fps', 30, 10.0, [0, 5, 10, 15, 20, 25]),
-    ('2fps', 4, 3.0, [0, 1, 3]),                                            # at 0, 0.5 and 1.0 seconds
-    ('2fps', 1, 25.0, [0]),
-    ('uniform4', 10, 25.0, [0, 3, 6, 9]),
-    ('uniform16', 16, 25.0, list(range(16))),                               # a clip of shapes as it is
-    ('uniform3', 1, 25.0, [0, 0, 0]),
-    ('sta3', 240, 25.0, [0, 120, 239]),
-    ('sta3', 1000, 25.0, [0, 120, 239]),
+    ('2fps', 30, 10.0, [0, 5, 10, 15, 20, 25]), ('2fps', 1, 25.0, [0]),
+    ('2fps', 4, 3.0, [0, 1, 3]),                        # at 0, 0.5 and 1 seconds
+    ('uniform4', 10, 25.0, [0, 3, 6, 9]), ('uniform3', 1, 25.0, [0, 0, 0]),
+    ('uniform16', 16, 25.0, list(range(16))),           # every frame of a clip of shapes
+    ('sta3', 240, 25.0, [0, 120, 239]), ('sta3', 1000, 25.0, [0, 120, 239]),
     ('sta3', 120, 25.0, [0, -1, -1]),
-    ('chunk4', 11, 25.0, [0, 1, 2, 3, 4, 5, 6, 7]),
-    ('chunk4', 2, 25.0, [0, 1, 1, 1]),
-    ('stride4', 11, 25.0, [0, 4]),
-    ('stride4', 2, 25.0, [0]),
-])
-def test_each_rule_takes_the_frames_counted_by_hand(rule, frames, rate, numbers):
-    assert extract.sample(rule, frames, rate).tolist() == numbers
+    ('chunk4', 11, 25.0, [0, 1, 2, 3, 4, 5, 6, 7]), ('chunk4', 2, 25.0, [0, 1, 1, 1]),
+    ('stride4', 11, 25.0, [0, 4]), ('stride4', 12, 25.0, [0, 4, 8]), ('stride4', 2, 25.0, [0]),
+    ('chunk4', 8, 25.0, [0, 1, 2, 3, 4, 5, 6, 7])])
+def test_each_rule_selects_the_frames_counted_by_hand(rule, frames, rate, numbers):
+    assert sample(rule, frames, rate).tolist() == numbers
 
 
-def test_chunks_and_strides_give_features_that_are_aligned_in_time():
-    for frames in (1, 15, 16, 17, 31, 32, 100):
-        assert len(extract.sample('chunk16', frames, 25)) == 16 * len(extract.sample('stride16', frames, 25))
+@pytest.mark.parametrize('frames', [1, 15, 16, 17, 31, 32, 100])
+def test_chunk_and_stride_are_aligned_in_time(frames):
+    assert len(sample('chunk16', frames, 25.0)) == 16 * len(sample('stride16', frames, 25.0))
 
 
 @pytest.mark.parametrize('rule', ['', 'uniform', '2', 'fps', 'sta2fps', 'uniform0', 'every3'])
-def test_an_unknown_rule_is_told(rule):
-    with pytest.raises(BadInput, match='--sampling'):
-        extract.sample(rule, 10, 25.0)
+def test_an_unknown_rule_is_refused(rule):
+    refused('--sampling', sample, rule, 10, 25.0)
 
 
-def test_the_right_frames_are_read_with_black_ones_after_the_end(folder):
-    assert grey(extract.read_frames(folder / 'a.avi', 'uniform20')) == list(range(20))
-    assert grey(extract.read_frames(folder / 'a.avi', '2fps')) == [0, 5, 10, 15]            # 10 frames per second
-    frames = extract.read_frames(folder / 'a.avi', 'sta26')                                 # 240 / 26: 0, 10, 19, then none
+def test_the_right_frames_are_read_and_black_ones_follow_the_end(folder):
+    for rule in ('uniform20', '10fps'):
+        assert numbers_of(read_frames(folder / 'a.avi', rule)) == list(range(20))
+    frames = read_frames(folder / 'a.avi', 'sta26')                 # 0, 10, 19, then beyond the end
     assert frames.shape == (26, 48, 64, 3) and frames.dtype == np.uint8
-    assert grey(frames)[:3] == [0, 10, 19] and not frames[3:].any() and frames[0, :8, :8].min() > 200
+    assert numbers_of(frames[:3]) == [0, 10, 19] and not frames[3:].any()
+    assert frames[0, :8, :8].min() > 200
+    assert read_frames(folder / 'b.mp4', 'uniform16').shape == (16, 48, 64, 3)      # of one frame
 
 
-@pytest.mark.parametrize('name, codec, size', [('x.avi', 'mjpeg', (34, 18)), ('x.avi', 'msmpeg4v2', (176, 144)), ('x.mkv', 'libx264', (62, 46))])
-def test_old_codecs_and_odd_sizes(tmp_path, name, codec, size):
-    path = write_clip(tmp_path / name, frames=6, size=size, codec=codec)
-    frames = extract.read_frames(path, 'uniform6')
-    assert frames.shape == (6, size[1], size[0], 3) and grey(frames) == list(range(6))
+@pytest.mark.parametrize('name, codec, pix_fmt, size', [
+    ('x.avi', 'mjpeg', 'yuvj420p', (34, 18)), ('12:30.avi', 'msmpeg4v2', 'yuv420p', (176, 144)),
+    ('x.mkv', 'libx264', 'yuv420p', (62, 46))])
+def test_codecs_sizes_and_names(tmp_path, monkeypatch, name, codec, pix_fmt, size):
+    monkeypatch.chdir(tmp_path)
+    write_clip(tmp_path / name, greys(6, size), codec, pix_fmt)
+    frames = read_frames(name, 'uniform6')
+    assert frames.shape == (6, size[1], size[0], 3) and numbers_of(frames) == list(range(6))
+
+
+def test_all_frames_get_the_size_of_the_first(tmp_path):
+    path = write_clip(tmp_path / 'large.mjpeg', greys(3), 'mjpeg', 'yuvj420p')
+    small = write_clip(tmp_path / 'small.mjpeg', greys(3, (32, 24)), 'mjpeg', 'yuvj420p')
+    path.write_bytes(path.read_bytes() + small.read_bytes())
+    frames = read_frames(path, 'chunk1')
+    assert frames.shape == (6, 48, 64, 3) and numbers_of(frames) == [0, 1, 2, 0, 1, 2]
 
 
 def test_a_clip_filmed_sideways_is_turned_upright(tmp_path):
-    path = write_clip(tmp_path / 'x.mp4', frames=2)
+    path = write_clip(tmp_path / 'x.mp4', greys(2))
     content = bytearray(path.read_bytes())
-    matrix = content.index(b'tkhd') + 44                                # of the track: a quarter turn clockwise, as telephones write it
+    matrix = content.index(b'tkhd') + 44                # position in the header of the track
     content[matrix:matrix + 36] = struct.pack('>9i', 0, 1 << 16, 0, -(1 << 16), 0, 0, 0, 0, 1 << 30)
     path.write_bytes(content)
-    frames = extract.read_frames(path, 'uniform1')
-    assert frames.shape == (1, 64, 48, 3)
-    assert frames[0, :8, -8:].min() > 200 and frames[0, :8, :8].max() < 50      # the block is in the upper right corner now
+    frame, = read_frames(path, 'uniform1')
+    assert frame.shape == (64, 48, 3)
+    assert frame[:8, -8:].min() > 200 and frame[:8, :8].max() < 50      # the block: upper right
 
 
-def test_one_frame_is_a_video(folder):
-    assert extract.read_frames(folder / 'b.mp4', 'uniform16').shape == (16, 48, 64, 3)
-    assert extract.features_of_video(folder / 'b.mp4', ['clip'])['clip'].shape == (16, 7, 7, 64)
-
-
-def test_a_truncated_video_gives_the_frames_that_decode(tmp_path):
-    path = write_clip(tmp_path / 'x.mkv', codec='mjpeg')
-    path.write_bytes(path.read_bytes()[:path.stat().st_size // 2])
-    numbers = grey(extract.read_frames(path, 'chunk1'))
-    assert 3 < len(numbers) < 20 and numbers[:-1] == list(range(len(numbers) - 1))       # the last may be half a frame
-
-
-def test_damage_in_the_middle_costs_only_some_frames(tmp_path):
-    path = write_clip(tmp_path / 'x.avi')
-    content = bytearray(path.read_bytes())
-    middle = len(content) // 2
-    content[middle:middle + 40] = bytes(40)
-    path.write_bytes(content)
-    assert len(extract.read_frames(path, 'chunk1')) > 5
+def test_damaged_videos_give_the_frames_that_can_be_decoded(tmp_path):
+    path = write_clip(tmp_path / 'x.avi', greys(), 'mjpeg', 'yuvj420p')
+    content = path.read_bytes()
+    path.write_bytes(content[:len(content) * 3 // 4])
+    numbers = numbers_of(read_frames(path, 'chunk1'))
+    assert 3 < len(numbers) < 20
+    assert numbers[:-1] == list(range(len(numbers) - 1))            # the last one may be incomplete
+    frames = content.split(b'\xff\xd8')                             # the marker of a JPEG image
+    frames[11] = bytes(len(frames[11]) - 8) + frames[11][-8:]       # without the next one's header
+    frames[0] = frames[0].replace(b'Lavf', b'\xff' * 4)             # in the title: not UTF-8
+    path.write_bytes(b'\xff\xd8'.join(frames[:11]) + bytes(2) + b'\xff\xd8'.join(frames[11:]))
+    assert numbers_of(read_frames(path, 'chunk1')) == [*range(10), *range(11, 20)]
 
 
 @pytest.mark.parametrize('content', [b'', b'words ' * 500, bytes(5000)])
-def test_a_file_that_is_no_video_is_told_by_name(tmp_path, content):
+@pytest.mark.parametrize('encoder', ['clip', 'logmel'])
+def test_a_file_that_is_no_video_is_reported_by_name(tmp_path, content, encoder):
     (tmp_path / 'clip.mp4').write_bytes(content)
-    for name in ('clip', 'logmel'):
-        with pytest.raises(BadInput, match='clip.mp4'):
-            extract.features_of_video(tmp_path / 'clip.mp4', [name])
+    refused(r'^\S*clip.mp4: no[tn]',
+            caption.features_of_video, tmp_path / 'clip.mp4', {encoder: {}})
 
 
-def test_no_file_no_frames_and_too_many_frames_are_told(tmp_path, folder, monkeypatch):
-    with pytest.raises(BadInput, match='no such file'):
-        extract.read_frames(tmp_path / 'absent.avi')
+def test_missing_files_sound_files_and_long_videos_are_refused(tmp_path, folder, monkeypatch):
+    refused('no such file', read_frames, tmp_path / 'absent.avi')
     with av.open(str(tmp_path / 'sound.wav'), 'w') as container:
-        stream = container.add_stream('pcm_s16le', rate=8000, layout='mono')
-        frame = av.AudioFrame.from_ndarray(np.zeros((1, 800), np.int16), 's16', 'mono')
-        frame.sample_rate = 8000
-        container.mux(stream.encode(frame))
-    with pytest.raises(BadInput, match='not one frame'):
-        extract.read_frames(tmp_path / 'sound.wav')
-    monkeypatch.setattr(extract, 'MOST', 10)
-    with pytest.raises(BadInput, match='cut the video'):
-        extract.read_frames(folder / 'a.avi', 'chunk1')
+        container.mux(add_sound(container, np.zeros(800)))
+    refused('none of its frames', read_frames, tmp_path / 'sound.wav')
+    monkeypatch.setattr(video, 'MOST', 10)
+    refused('cut the video', read_frames, folder / 'a.avi', 'chunk1')
+    monkeypatch.setattr(video, 'read_frames', lambda *given: {}['a bug in a decoder'])
+    refused('a.avi: cannot be read .*decoder', encoders.read, 'a.avi', 'clip', 'uniform16')
 
 
-# ------------------------------------------------------------------------------------------------------------- encoders
+# --------------------------------------------------------------------------------------- encoders
 
-@pytest.mark.parametrize('encoder', ['googlenet', 'resnet152', 'vgg16', 's3d'])
-def test_pictures_are_those_of_torchvisions_own_transforms(encoder):
-    frame = np.random.default_rng(0).integers(0, 256, (90, 131, 3), dtype=np.uint8)
-    ready = extract.transforms(encoder)
-    expected = ready(torch.from_numpy(frame).permute(2, 0, 1)[None])
-    expected = expected[:, 0] if encoder == 's3d' else expected[0]                                  # (3, 224, 224)
-    found = torch.from_numpy(extract.picture(encoder, frame)).permute(2, 0, 1) / 255
-    found = (found - torch.tensor(ready.mean)[:, None, None]) / torch.tensor(ready.std)[:, None, None]
-    torch.testing.assert_close(found, expected)
+@pytest.mark.parametrize('name', ['googlenet', 'resnet152', 'vgg16', 's3d'])
+def test_frames_are_prepared_as_by_torchvision(name):
+    encoder = encoders.ENCODERS[name]
+    frame = noise(300, 400, 3)
+    expected = encoder.rules(torch.from_numpy(frame).permute(2, 0, 1)[None])
+    found = encoder.normalise(torch.from_numpy(encoder.prepare(frame))[None])   # (1, 3, 224, 224)
+    torch.testing.assert_close(found, expected.reshape(found.shape))
 
 
-def random_features(encoder, frames):
-    """Pictures of noise through the random network."""
-    noise = np.random.default_rng(0).integers(0, 256, (frames, 40, 60, 3), dtype=np.uint8)
-    net = extract.network(encoder, 'none')
-    if encoder == 'frcnn':
-        net.transform.min_size = (96,)                                  # not 800: time
-    found = extract.encode(encoder, net, np.stack([extract.picture(encoder, frame) for frame in noise]))
-    extract.network.cache_clear()
-    return found['']
-
-
-@pytest.mark.parametrize('encoder, frames, shape', [
+@pytest.mark.parametrize('name, frames, shape', [
     ('googlenet', 2, (2, 7, 7, 1024)), ('resnet152', 1, (1, 7, 7, 2048)), ('vgg16', 1, (1, 4096)),
     ('s3d', 2, (1, 7, 7, 1024)), ('frcnn', 1, (1, 10, 1024))])
-def test_an_encoder_gives_the_promised_shape_with_numbers_that_half_precision_holds(encoder, frames, shape):
-    found = random_features(encoder, frames)
-    assert found.shape == shape and found.dtype == np.float32
-    half = found.astype(np.float16)
-    assert np.isfinite(half).all() and half.astype(np.float32).std() > 1e-4
-    if encoder == 'googlenet':
-        assert not np.allclose(found[0], found[1])
+def test_an_encoder_gives_the_promised_shape_in_half_precision(name, frames, shape):
+    encoder = encoders.ENCODERS[name]
+    net = encoders.load(name, 'none')
+    encoders.load.cache_clear()
+    if name == 'frcnn':
+        net.transform.min_size = (96,)                  # instead of 800, to save time
+    x = np.stack([encoder.prepare(frame) for frame in noise(frames, 40, 60, 3)])
+    found = encoders.encode(name, net, torch.from_numpy(x))['']
+    assert found.shape == shape and found.dtype == np.float16
+    assert np.isfinite(found).all() and found.astype(np.float32).std() > 1e-4
+    assert name != 'googlenet' or not np.allclose(found[0], found[1])
 
 
-def test_frames_are_encoded_one_by_one_whatever_the_batch():
-    class Half(torch.nn.Module):                                        # in place of a network: a layer to hook, 224 -> 112
-        def __init__(self):
-            super().__init__()
-            self.layer4 = torch.nn.AvgPool2d(112)
+@pytest.mark.parametrize('name, layer, pool', [
+    ('resnet101', 'layer4', torch.nn.AvgPool2d(112)),
+    ('s3d', 'features', torch.nn.AvgPool3d((8, 112, 112)))])
+def test_one_layer_is_read_for_each_frame_or_chunk(name, layer, pool):
+    net = torch.nn.Sequential()                         # the layer averages quarters of a frame
+    net.add_module(layer, pool)
+    net.add_module('rest', torch.nn.Flatten())
+    x = noise(17, 224, 224, 3)                          # a chunk of 16 frames, and one frame
+    found = encoders.encode(name, net, torch.from_numpy(x))['']
+    steps = [x[:16], x[16:]] if name == 's3d' else x[:, None]
+    assert found.shape == (len(steps), 2, 2, 3) and not net[0]._forward_hooks
+    rules = encoders.ENCODERS[name].rules
+    for step, feature in zip(steps, found):
+        expected = (step[:, 112:, :112].mean((0, 1, 2)) / 255 - rules.mean) / rules.std
+        np.testing.assert_allclose(feature[1, 0], expected, rtol=1e-3, atol=1e-4)
 
-        def forward(self, x):
-            return self.layer4(x).sum()
 
-    x = np.random.default_rng(0).integers(0, 256, (17, 224, 224, 3), dtype=np.uint8)
-    found = extract.encode('resnet101', Half(), x)['']                  # (17, 2, 2, 3): channels last
-    ready = extract.transforms('resnet101')
-    expected = (x[16, 112:, :112].mean((0, 1)) / 255 - ready.mean) / ready.std
-    assert found.shape == (17, 2, 2, 3)
-    np.testing.assert_allclose(found[16, 1, 0], expected, rtol=1e-3, atol=1e-4)
+def test_regions_are_the_boxes_that_most_probably_contain_an_object():
+    boxes = torch.tensor([[0., 0, 4, 4], [0, 0, 4, 5], [20, 20, 30, 30]])
+    logits = torch.tensor([[0., 1, 0], [0, 2, 0], [9, 0, 3], [0, 0, 0]])    # class 0: background
+    heads = SimpleNamespace(
+        nms_thresh=0.5, box_roi_pool=lambda maps, boxes, sizes: boxes[0], box_head=lambda x: x,
+        box_predictor=lambda x: (logits, None))
+    images = SimpleNamespace(tensors=None, image_sizes=[(50, 60)])
+    net = SimpleNamespace(transform=lambda frames: (images, None), backbone=lambda x: x,
+                          rpn=lambda images, maps: ([boxes], None), roi_heads=heads)
+    found = backbones.regions(net, torch.zeros(3, 50, 60))
+    # Box 0 overlaps box 1, which is more certain. The whole frame is the second best; then box 2.
+    best = torch.stack([boxes[1], torch.tensor([0., 0, 60, 50]), boxes[2]])
+    assert torch.equal(found, best.repeat(4, 1)[:10])
+
+
+def test_random_networks_are_calibrated_by_noise():
+    net = torch.nn.Sequential(torch.nn.BatchNorm2d(3))
+    seen = []
+    net.register_forward_pre_hook(lambda module, given: seen.append(given[0]))
+    with torch.no_grad():
+        backbones.calibrate(net, net, (16, 24))
+    assert seen[0].shape == (1, 3, 16, 24)
+    torch.testing.assert_close(net[0].running_mean, seen[0].mean((0, 2, 3)))
+    torch.testing.assert_close(net[0].running_var, seen[0].var((0, 2, 3)))
+
+
+@pytest.mark.parametrize('weights, eps', [('none', 1e-5), ('a file', 0.0)])
+def test_published_weights_of_the_detector_need_norms_without_epsilon(monkeypatch, weights, eps):
+    net = torch.nn.Sequential(torch.nn.BatchNorm2d(2))
+    monkeypatch.setattr(backbones.Images, 'build', lambda *given: net)
+    assert encoders.ENCODERS['frcnn'].build(weights)[0].eps == eps
+
+
+def test_random_weights_are_always_the_same_and_a_file_restores_them(tmp_path, small_c3d):
+    x = torch.from_numpy(noise(1, 224, 224, 3))
+    net = encoders.load('googlenet', 'none')
+    torch.save(net.state_dict(), tmp_path / 'net.pt')
+    info = encoders.settings('googlenet', str(tmp_path / 'net.pt'))
+    torch.manual_seed(1)
+    encoders.load.cache_clear()
+    expected = encoders.encode('googlenet', net, x)['']
+    for weights in ('none', info['weights']):
+        again = encoders.encode('googlenet', encoders.load('googlenet', weights), x)['']
+        np.testing.assert_array_equal(again, expected)
+    assert encoders.load('googlenet', weights).transform_input              # as with published ones
+    refused('c3d.pt: not the weights of googlenet', encoders.load, 'googlenet', str(small_c3d))
 
 
 @pytest.fixture(scope='module')
 def small_c3d(tmp_path_factory):
-    """A file of C3D weights as published, but 4 filters wide."""
+    """A file of C3D weights with the published names, but with only 4 filters in conv1"""
     torch.manual_seed(0)
     path = tmp_path_factory.mktemp('weights') / 'c3d.pt'
-    torch.save({name: value for name, value in c3d.C3D(width=4).layers.state_dict().items()}, path)
+    torch.save(c3d.C3D(width=4).layers.state_dict(), path)
     return path
 
 
-def test_c3d_gives_its_five_features(folder, small_c3d):
-    info = extract.settings('c3d', str(small_c3d))
-    names = [f'c3d_{part}' for part in ('pool2', 'pool3', 'pool4', 'pool5', 'fc7')]
-    found = extract.features_of_video(folder / 'a.avi', names, {name: info for name in names})
-    shapes_ = [(2, 28, 28, 8), (1, 14, 14, 16), (1, 7, 7, 32), (1, 4, 4, 32), (1, 256)]                 # 4 frames, 2 per second
-    assert [found[name].shape for name in names] == shapes_
-    frames = extract.read_frames(folder / 'a.avi', '2fps')
-    small = torch.nn.functional.interpolate(torch.from_numpy(frames).permute(0, 3, 1, 2), (112, 112), mode='bilinear', antialias=True)
-    with torch.no_grad():
-        maps = c3d.load_published(small_c3d).maps(c3d.to_input(small.permute(0, 2, 3, 1)[None]))
-    np.testing.assert_allclose(found['c3d_pool4'][0, 2, 3], maps['pool4'][0, :, 0, 2, 3], rtol=2e-3, atol=1e-3)
-    assert info['input']['colours'].startswith('blue') and info['input']['mean of red, green, blue'] == list(c3d.MEAN)
-
-
-def test_c3d_without_a_file_of_weights_is_told():
-    with pytest.raises(BadInput, match='--weights FILE'):
-        extract.settings('c3d')
-
-
-def test_a_file_with_other_weights_is_told(small_c3d):
-    with pytest.raises(BadInput, match='not the weights of googlenet'):
-        extract.network('googlenet', str(small_c3d))
-
-
-def test_clip_features_are_those_of_shapes(tmp_path):
-    frames = shapes.render(shapes.scene('test00000'))
-    with av.open(str(tmp_path / 'x.mkv'), 'w') as container:
-        video = container.add_stream('ffv1', rate=8)                    # loses nothing
-        video.width, video.height, video.pix_fmt = 112, 112, 'bgr0'
-        for frame in frames:
-            container.mux(video.encode(av.VideoFrame.from_ndarray(frame, 'rgb24')))
-        container.mux(video.encode())
-    info = {'encoder': 'shapes.ClipCNN', 'weights': extract.settings('clip')['weights']}
-    found = extract.features_of_video(tmp_path / 'x.mkv', ['clip'], {'clip': info})['clip']
-    np.testing.assert_allclose(found, shapes.clip_features(frames).numpy(), rtol=2e-3, atol=1e-3)
-    with pytest.raises(BadInput, match='other weights'):
-        extract.features_of_video(tmp_path / 'x.mkv', ['clip'], {'clip': info | {'weights': 'an older file'}})
+def test_features_of_shapes_are_made_again(tmp_path):
+    """A lossless film of a rendered clip gets the features that the dataset has."""
+    scene = world.scene('test00000')
+    frames = world.render(scene)
+    path = write_clip(tmp_path / 'x.mkv', frames, 'ffv1', 'bgr0')
+    infos = {'clip': {'encoder': 'shapes.ClipCNN', 'weights': encoders.settings('clip')['weights']},
+             'c3d_fc7': {'encoder': 'shapes.C3D', 'part': 'fc7'}}
+    found = caption.features_of_video(path, infos)
+    expected = {'clip': networks.clip_features(frames)}
+    few = torch.from_numpy(frames[list(networks.FRAMES)])[None]
+    expected['c3d_fc7'] = networks.c3d_features(networks.load_c3d(), few)['fc7']
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value.numpy(), rtol=2e-3, atol=1e-3)
+    infos['clip']['weights'] = 'an older file'
+    refused('not the file that made these features .an older file',
+            caption.features_of_video, path, infos)
 
 
 @pytest.mark.parametrize('hertz', [300, 1000, 4000])
 def test_a_tone_is_loudest_in_its_own_band(tmp_path, hertz):
-    found = extract.features_of_video(write_clip(tmp_path / 'x.avi', frames=2, tone=hertz), ['logmel'])['logmel']
-    assert found.shape == (1, 128)
-    mel = lambda f: 2595 * np.log10(1 + f / 700)
-    band = (mel(hertz) - mel(125)) / (mel(7500) - mel(125)) * 129 - 1           # of 128 centres between 125 and 7500
-    assert abs(found[0].argmax() - band) <= 1
+    path = write_clip(tmp_path / 'x.avi', greys(2), tone=hertz)
+    found = caption.features_of_video(path, {'logmel': {}, 'audio': {}})
+    assert found['logmel'].shape == (1, 128)
+    low, tone, high = 2595 * np.log10(1 + np.array([125, hertz, 7500]) / 700)       # in mel
+    band = (tone - low) / (high - low) * 129 - 1        # 128 centres between 125 and 7500 hertz
+    assert abs(found['logmel'].argmax() - band) <= 1
+    assert found['audio'].argmax() == round(hertz / 32) - 1                 # 8192 / 256 hertz each
+    assert abs(video.read_sound(path, 8192)[-16:]).max() > 0.1              # up to the end
 
 
 def test_a_clip_without_sound_is_silent(folder):
-    found = extract.features_of_video(folder / 'a.avi', ['logmel', 'audio'])
+    found = caption.features_of_video(folder / 'a.avi', {'logmel': {}, 'audio': {}})
     np.testing.assert_allclose(found['logmel'], np.full((1, 128), np.log(0.01)), rtol=1e-3)
-    quiet = [shapes.audio(one) for one in map(shapes.scene, (f'test{i:05d}' for i in range(60))) if not one['sound']]
-    assert found['audio'].shape == (1, 128) and abs(found['audio'].mean() - np.mean(quiet)) < 0.05
+    scenes = [world.scene(f'test{i:05d}') for i in range(60)]
+    quiet = [world.audio(scene) for scene in scenes if not scene['sound']]
+    assert found['audio'].shape == (1, 128)
+    assert abs(found['audio'].mean() - np.mean(quiet)) < 0.05
 
 
-def test_features_that_nobody_recorded_are_refused(folder):
-    for infos in (None, {'vgg16_fc': {}}):
-        with pytest.raises(BadInput, match="'vgg16_fc' do not tell"):
-            extract.features_of_video(folder / 'a.avi', ['vgg16_fc'], infos)
-
-
-# ------------------------------------------------------------------------------------------------------- a whole dataset
+# ---------------------------------------------------------------------------------- a whole dataset
 
 def run(folder, root, *more):
-    return extract.main(['--dataset', 'folder', '--videos', str(folder), '--root', str(root), '--workers', '0', *more])
+    return extract.main(['--dataset', 'folder', '--videos', str(folder), '--root', str(root),
+                         '--workers', '0', '--encoder', 'clip', *more])
 
 
-def test_a_folder_of_clips_becomes_features_and_bad_files_are_listed(folder, tmp_path, capsys):
-    assert run(folder, tmp_path, '--encoder', 'clip') == 0
-    told = capsys.readouterr()
-    assert '3 of 4 clips' in told.out and 'broken.avi' in told.err and 'captions.csv' not in told.err
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_clips_become_features_and_bad_files_are_listed(folder, tmp_path, capsys):
+    assert run(folder, tmp_path) == 0
+    printed = capsys.readouterr()
+    assert '3 of 4 clips' in printed.out
+    assert 'broken.avi' in printed.err and 'captions.csv' not in printed.err
     features = data.Features(tmp_path / 'folder' / 'features', 'clip')
     assert sorted(features.rows) == ['a', 'b', 'c'] and features.raw('a').dtype == np.float16
-    info = extract.recorded(tmp_path / 'folder' / 'features', 'clip')
-    again = extract.features_of_video(folder / 'inner' / 'c.mkv', ['clip'], {'clip': info})
+    assert features.info['encoder'] == 'clip' and features.info['sampling'] == 'uniform16'
+    infos = {'clip': caption.recorded(tmp_path / 'folder' / 'features', 'clip')}
+    again = caption.features_of_video(folder / 'inner' / 'c.MKV', infos)
     np.testing.assert_array_equal(features['c'], again['clip'])
-    assert (info['encoder'], info['sampling']) == ('clip', 'uniform16')
 
 
-def test_extraction_goes_on_where_it_stopped_and_leaves_no_half_files(folder, tmp_path, monkeypatch):
-    place, real = tmp_path / 'folder' / 'features' / 'clip', np.save
+def test_extraction_continues_and_leaves_no_incomplete_files(folder, tmp_path, monkeypatch):
+    place = tmp_path / 'folder' / 'features' / 'clip'
+    replace = os.replace
 
-    def stop_at_second(file, value):
-        if len(list(place.glob('*.npy'))) == 1:
-            file.write(b'half a file')
+    def stop_at_b(source, target):
+        if target.name == 'b.npy':
             raise KeyboardInterrupt
-        real(file, value)
+        replace(source, target)
 
-    monkeypatch.setattr(np, 'save', stop_at_second)
+    monkeypatch.setattr(os, 'replace', stop_at_b)
     with pytest.raises(KeyboardInterrupt):
-        run(folder, tmp_path, '--encoder', 'clip')
+        run(folder, tmp_path)
     assert [path.name for path in place.glob('*.npy')] == ['a.npy']
-    monkeypatch.setattr(np, 'save', real)
-    before, seen, encode = (place / 'a.npy').stat().st_mtime_ns, [], extract.encode
-    monkeypatch.setattr(extract, 'encode', lambda *given: seen.append(1) or encode(*given))
-    run(folder, tmp_path, '--encoder', 'clip')
-    assert len(seen) == 2 and (place / 'a.npy').stat().st_mtime_ns == before
-    assert sorted(path.name for path in place.iterdir()) == ['a.npy', 'b.npy', 'c.npy', 'info.json']
+    monkeypatch.setattr(os, 'replace', replace)
+    before = (place / 'a.npy').stat().st_mtime_ns
+    read = []
+    monkeypatch.setattr(encoders, 'read', lambda path, *more: read.append(path.stem))
+    monkeypatch.setattr(encoders, 'encode', lambda *given: {'': np.zeros((1, 2), np.float32)})
+    run(folder, tmp_path)
+    assert read == ['b', 'broken', 'c'] and (place / 'a.npy').stat().st_mtime_ns == before
+    assert names(place) == ['a.npy', 'b.npy', 'broken.npy', 'c.npy', 'info.json']
 
 
-def test_other_settings_do_not_mix_into_a_folder(folder, tmp_path):
-    run(folder, tmp_path, '--encoder', 'clip')
-    with pytest.raises(BadInput, match="sampling 'uniform16' there, 'uniform4' now"):
-        run(folder, tmp_path, '--encoder', 'clip', '--sampling', 'uniform4')
-    assert run(folder, tmp_path, '--encoder', 'clip', '--sampling', 'uniform4', '--name', 'clip4') == 0
-    assert data.Features(tmp_path / 'folder' / 'features', 'clip4')['a'].shape == (4, 7, 7, 64)
-    (tmp_path / 'folder' / 'features' / 'clip' / 'info.json').unlink()
-    with pytest.raises(BadInput, match='no info.json'):
-        run(folder, tmp_path, '--encoder', 'clip')
+def test_features_with_other_settings_do_not_get_into_a_folder(folder, tmp_path):
+    run(folder, tmp_path)
+    refused("sampling 'uniform16' there, 'uniform4' now",
+            run, folder, tmp_path, '--sampling', 'uniform4')
+    assert run(folder, tmp_path, '--sampling', 'uniform4', '--name', 'clip4') == 0
+    features = tmp_path / 'folder' / 'features'
+    assert data.Features(features, 'clip4')['a'].shape == (4, 7, 7, 64)
+    (features / 'clip' / 'info.json').unlink()
+    refused('no info.json', run, folder, tmp_path)
 
 
-def test_c3d_fills_five_folders(folder, tmp_path, small_c3d):
-    run(folder, tmp_path, '--encoder', 'c3d', '--weights', str(small_c3d))
+def test_a_failed_start_leaves_nothing_behind(folder, tmp_path, monkeypatch):
+    def no_connection(*given, **more):
+        raise OSError('no connection')
+
+    monkeypatch.setattr(torchvision.models, 'get_model', no_connection)
+    refused('cannot download https://.*vgg16.*no connection',
+            run, folder, tmp_path, '--encoder', 'vgg16')
+    assert not names(tmp_path)
+
+
+@pytest.mark.parametrize('value', [np.nan, 1e6])
+def test_half_precision_must_hold_the_features(folder, tmp_path, monkeypatch, capsys, value):
+    found = {'': torch.full((1, 2), value)}
+    monkeypatch.setattr(backbones.ClipCNN, 'run', lambda *given: found)
+    assert run(folder, tmp_path) == 1
+    printed = capsys.readouterr()
+    assert '0 of 4 clips' in printed.out and printed.err.count('too large') == 3
+
+
+def test_c3d_fills_five_folders(folder, tmp_path, small_c3d, monkeypatch):
+    monkeypatch.chdir(small_c3d.parent)
     place = tmp_path / 'folder' / 'features'
-    assert sorted(path.name for path in place.iterdir()) == ['c3d_fc7', 'c3d_pool2', 'c3d_pool3', 'c3d_pool4', 'c3d_pool5']
-    info = extract.recorded(place, 'c3d_fc7')
-    assert info['part'] == 'fc7' and info['weights'] == str(small_c3d.resolve()) and info['sampling'] == '2fps'
-    again = extract.features_of_video(folder / 'a.avi', ['c3d_fc7'], {'c3d_fc7': info})['c3d_fc7']
-    np.testing.assert_array_equal(again, data.Features(place, 'c3d_fc7')['a'])
-    with pytest.raises(BadInput, match='not the file any more'):
-        extract.features_of_video(folder / 'a.avi', ['c3d_fc7'], {'c3d_fc7': info | {'sha256': 'another'}})
+    for _ in range(2):                                  # the second time for the missing file alone
+        (place / 'c3d_pool3' / 'a.npy').unlink(missing_ok=True)
+        run(folder, tmp_path, '--encoder', 'c3d', '--weights', 'c3d.pt')
+    shapes = {'c3d_fc7': (1, 256), 'c3d_pool2': (2, 28, 28, 8), 'c3d_pool3': (1, 14, 14, 16),
+              'c3d_pool4': (1, 7, 7, 32), 'c3d_pool5': (1, 4, 4, 32)}       # of 4 frames
+    assert names(place) == list(shapes)
+    info = data.Features(place, 'c3d_fc7').info
+    assert info.pop('part') == 'fc7' and info['sampling'] == '2fps'
+    assert info['weights'] == str(small_c3d) and info == encoders.settings('c3d', str(small_c3d))
+    assert info['sha256'] == hashlib.sha256(small_c3d.read_bytes()).hexdigest()
+    assert info['input']['colours'].startswith('blue')
+    assert info['input']['mean of red, green, blue'] == list(c3d.MEAN)
+    found = caption.features_of_video(folder / 'a.avi', dict.fromkeys(shapes, info))
+    for name, shape in shapes.items():
+        assert found[name].shape == shape
+        np.testing.assert_array_equal(found[name], data.Features(place, name)['a'])
+    frames = torch.from_numpy(read_frames(folder / 'a.avi', '2fps')).permute(0, 3, 1, 2)
+    frames = F.interpolate(frames, (112, 112), mode='bilinear', antialias=True)
+    with torch.no_grad():
+        x = c3d.to_input(frames.permute(0, 2, 3, 1)[None])
+        pool4 = c3d.load_published(small_c3d).maps(x)['pool4'][0, :, 0, 2, 3]
+    np.testing.assert_allclose(found['c3d_pool4'][0, 2, 3], pool4, rtol=2e-3, atol=1e-3)
+    refused('only the parts pool2', encoders.settings_of, 'c3d_fc8', info)
+    info['sha256'] = 'another'
+    refused('c3d.pt: this file has changed', encoders.settings_of, 'c3d_fc7', info)
 
 
-def test_processes_share_the_videos_and_workers_decode(folder, tmp_path):
-    videos, info = extract.find_videos(folder), extract.settings('clip')
-    assert [video for video, _ in videos] == ['a', 'b', 'broken', 'c']
-    assert extract.extract(videos, tmp_path, info, 'clip', workers=1, rank=0, world=2).keys() == {'broken'}
-    assert sorted(path.stem for path in (tmp_path / 'clip').glob('*.npy')) == ['a']
-    assert extract.extract(videos, tmp_path, info, 'clip', rank=1, world=2) == {}
-    assert sorted(path.stem for path in (tmp_path / 'clip').glob('*.npy')) == ['a', 'b', 'c']
+def test_processes_share_the_videos(folder, tmp_path, monkeypatch):
+    (tmp_path / 'msvd').mkdir()
+    (tmp_path / 'msvd' / 'youtube_mapping.txt').write_text('c vid1')
+    monkeypatch.setenv('WORLD_SIZE', '2')
+    made = []
+    for rank, workers in (('0', '1'), ('1', '0')):      # a, broken; then b, vid1
+        monkeypatch.setenv('RANK', rank)
+        run(folder, tmp_path, '--dataset', 'msvd', '--workers', workers)
+        made.append(names(tmp_path / 'msvd' / 'features' / 'clip'))
+    assert made == [['a.npy', 'info.json'], ['a.npy', 'b.npy', 'info.json', 'vid1.npy']]
 
 
 def test_msvd_clips_get_the_ids_of_the_captions(tmp_path):
     for name in ('-4wsuPCjDBc_5_15.avi', 'abc_1_2.avi', 'vid7.avi'):
         (tmp_path / name).touch()
-    (tmp_path / 'youtube_mapping.txt').write_text('-4wsuPCjDBc_5_15 vid1\nother_3_4 vid2\n')
-    videos = extract.find_videos(tmp_path, tmp_path / 'youtube_mapping.txt')
-    assert {video: path.name for video, path in videos} == {'vid1': '-4wsuPCjDBc_5_15.avi', 'abc_1_2': 'abc_1_2.avi', 'vid7': 'vid7.avi'}
+    mapping = tmp_path / 'youtube_mapping.txt'
+    mapping.write_text('-4wsuPCjDBc_5_15 vid1\nother_3_4 vid2\n')
+    found = [(video, path.name) for video, path in extract.find_videos(tmp_path, mapping)]
+    assert found == [('abc_1_2', 'abc_1_2.avi'), ('vid1', '-4wsuPCjDBc_5_15.avi'),
+                     ('vid7', 'vid7.avi')]
     (tmp_path / 'vid1.mp4').touch()
-    with pytest.raises(BadInput, match='same id'):
-        extract.find_videos(tmp_path, tmp_path / 'youtube_mapping.txt')
+    refused('same id', extract.find_videos, tmp_path, mapping)
 
 
-def test_recognition_datasets_are_sampled_as_their_paper_says(folder, tmp_path, monkeypatch):
-    taken = []
-    monkeypatch.setattr(extract, 'extract', lambda videos, folder, info, *rest: taken.append(info['sampling']) or {})
-    for dataset, more in (('hmdb51', []), ('msvd', []), ('hmdb51', ['--sampling', '6fps'])):
-        extract.main(['--dataset', dataset, '--videos', str(folder), '--root', str(tmp_path), '--encoder', 'googlenet', '--weights', 'none', *more])
-    assert taken == ['30fps', 'sta26', '6fps']
+@pytest.mark.parametrize('file, name', [
+    ('a.avi', '../a'), ('a.avi', '..'), ('a.avi', '/tmp/a'), ('a.avi', '..\\a'), ('..avi', '')])
+def test_ids_do_not_leave_the_folder(tmp_path, file, name):
+    (tmp_path / file).touch()
+    mapping = tmp_path / 'youtube_mapping.txt'
+    mapping.write_text(f'a {name}' if name else '')
+    refused('cannot be the name of a file', extract.find_videos, tmp_path, mapping)
 
 
-def test_the_command_line_tells_errors_without_a_trace(tmp_path):
-    (tmp_path / 'notes.txt').write_text('no clips here')
-    command = [sys.executable, str(Path(extract.__file__)), '--dataset', 'folder', '--videos', str(tmp_path), '--encoder', 'clip']
-    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=os.environ | {'OMP_NUM_THREADS': '1'})
-    assert result.returncode == 1 and 'no video in it' in result.stderr and 'Traceback' not in result.stderr
+@pytest.mark.parametrize('dataset, encoder, more, rule', [
+    ('hmdb51', 'googlenet', [], '30fps'), ('hmdb51', 'googlenet', ['--sampling', '6fps'], '6fps'),
+    ('msvd', 'googlenet', [], 'sta26'), ('hmdb51', 'resnet152', [], 'uniform20'),
+    ('msvd', 's3d', [], 'chunk16'), ('msvd', 'frcnn', [], 'stride16'), ('msvd', 'c3d', [], '2fps')])
+def test_the_default_rules_are_those_of_the_papers(dataset, encoder, more, rule):
+    args = extract.parse(['--dataset', dataset, '--videos', '.', '--encoder', encoder, *more])
+    assert encoders.settings(encoder, 'none', args.sampling)['sampling'] == rule
+
+
+def test_the_command_reports_errors_without_a_traceback(tmp_path):
+    command = [sys.executable, '-m', 'tools.extract', '--dataset', 'folder', '--videos',
+               str(tmp_path), '--encoder', 'clip']
+    result = subprocess.run(command, capture_output=True, text=True, cwd=runs.TOP)
+    assert result.returncode and result.stderr.startswith('error: --videos')
+    assert 'no video in it' in result.stderr and 'Traceback' not in result.stderr
 
 
 @pytest.mark.parametrize('more, message', [
-    (['--workers', '-1'], 'workers -1'), (['--root', '/dev/null'], 'cannot write /dev/null'), (['--dataset', 'foldr'], 'invalid choice'),
-    (['--device', 'cuda'], 'no GPU'), (['--device', 'foo'], 'not one that torch knows')])
-def test_flags_that_cannot_be_are_told(folder, tmp_path, more, message, capsys, monkeypatch):
+    (['--workers', '-1'], 'workers -1'), (['--root', '/dev/null'], 'cannot write /dev/null'),
+    (['--dataset', 'foldr'], 'invalid choice'), (['--videos', 'absent'], 'no such folder'),
+    (['--device', 'cuda'], '--device cuda'), (['--device', 'foo'], '--device foo'),
+    (['--encoder', 'logmel', '--sampling', '2fps'], 'needs the rule sound'),
+    (['--sampling', 'sound'], '--sampling sound'), (['--encoder', 'c3d'], '--weights FILE'),
+    (['--encoder', 'vgg16', '--weights', 'absent.pt'], 'absent.pt: there is no such file')])
+def test_impossible_flags_are_refused(folder, tmp_path, more, message, capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)
-    with pytest.raises((BadInput, SystemExit)) as told:
-        run(folder, tmp_path, '--encoder', 'clip', *more)
-    assert message in str(told.value) + capsys.readouterr().err
+    with pytest.raises((BadInput, SystemExit)) as refused:
+        run(folder, tmp_path, *more)
+    assert message in str(refused.value) + capsys.readouterr().err
 
 
-@pytest.mark.parametrize('name, said', [
-    ('resnet101', '--encoder resnet101'), ('c3d_pool2', '--encoder c3d --weights FILE'), ('mine', '--encoder NAME'),
-    ('i3d_rgb', '--encoder s3d (the nearest to i3d_rgb that there is; then --features s3d)')])
-def test_the_command_that_makes_missing_features_is_told(name, said):
-    assert extract.how_to_make(name, 'msvd', 'data') == f'python extract.py --dataset msvd --root data --videos DIR {said}'
+@pytest.mark.parametrize('name, ending', [
+    ('resnet101', 'resnet101'), ('c3d_pool2', 'c3d --weights FILE'), ('mine', 'NAME'),
+    ('i3d_rgb', 's3d (the nearest to i3d_rgb here; then use --features s3d)')])
+def test_the_command_for_missing_features_is_given(name, ending):
+    assert encoders.how_to_make(name, 'msvd', 'data') == (
+        f'python -m tools.extract --dataset msvd --root data --videos DIR --encoder {ending}')
 
 
-def test_pictures_show_the_frames_that_the_encoder_took(folder):
-    frames = extract.frames_seen(folder / 'a.avi', 'mine', {'encoder': 'clip', 'sampling': 'sta26'})
-    assert frames.shape == (26, 48, 64, 3) and grey(frames[:3]) == [0, 10, 19] and not frames[3:].any()
-    frames = extract.frames_seen(folder / 'a.avi', 'mine', {'encoder': 'vgg16', 'weights': 'none', 'sampling': 'uniform2'})
-    assert frames.shape == (2, 224, 224, 3)                     # cropped as the network sees them
+# ----------------------------------------------------------------------------- one's own clips
+
+@pytest.mark.parametrize('encoder, rule, shape, numbers', [
+    ('clip', 'sta26', (26, 48, 64, 3), [0, 10, 19] + 23 * [0]),
+    ('vgg16', 'uniform2', (2, 224, 224, 3), [0, 19]),                       # cropped, like s3d
+    ('s3d', 'uniform2', (2, 224, 224, 3), [0, 19]),
+    ('logmel', 'sound', (16, 48, 64, 3), np.linspace(0, 19, 16).round().tolist())])
+def test_pictures_show_the_frames_that_were_encoded(folder, encoder, rule, shape, numbers):
+    info = {'encoder': encoder, 'sampling': rule}
+    frames = caption.frames_seen(folder / 'a.avi', 'mine', info)
+    assert frames.shape == shape and numbers_of(frames) == numbers
+    assert caption.reduce(noise(1080, 1920, 3)).shape == (216, 384, 3)      # small enough to keep
 
 
-def test_a_run_knows_its_encoder_wherever_the_features_are(folder, tmp_path, monkeypatch, capsys):
-    """Features by other settings than the encoder's own; the clip is described with these, without --root, beside a bad file."""
-    import evaluate
-    import train
-    lines = [f'{name},a clip named {name},{split}' for name, split in (('a.avi', 'train'), ('b.mp4', 'val'), ('c.mkv', 'test'))]
-    (tmp_path / 'folder').mkdir()
-    (tmp_path / 'folder' / 'captions.csv').write_text('\n'.join(['file,caption,split', *lines]))
-    run(folder, tmp_path, '--encoder', 'clip', '--sampling', 'uniform5', '--name', 'mine')
-    out, taken, took = tmp_path / 'run', [], extract.read_frames
-    train.main(['--dataset', 'folder', '--root', str(tmp_path), '--features', 'mine', '--out', str(out), '--epochs', '1', '--hidden', '8'])
-    monkeypatch.chdir(out)
-    monkeypatch.setattr(extract, 'read_frames', lambda path, rule, picture: taken.append(rule) or took(path, rule, picture))
-    capsys.readouterr()
-    with pytest.raises(SystemExit, match='1 of 2 videos got no caption'):
-        evaluate.main([str(out), '--video', str(folder / 'broken.avi'), '--video', str(folder / 'a.avi'), '--beam', '1'])
-    told = capsys.readouterr()
-    assert 'broken.avi: not a video' in told.err and f'{folder / "a.avi"}: ' in told.out and (out / 'a.png').is_file()
-    assert set(taken) == {'uniform5'}
+def make_run(path, made, seed=6):
+    """A captioner with random weights, which reads the features `mine`"""
+    cfg = stats.Config(features=('mine',), visual=4, embed=4, attn=4, hidden=8)
+    sizes = data.Sizes({'mine': [7, 7, 64]}, frames=5, vocab=6)
+    path.mkdir()
+    torch.manual_seed(seed)
+    model = stats.Captioner(cfg, sizes).eval()
+    helpers.scale_up(model, 8.0)
+    run = runs.Run(runs.Paper('stats'), cfg, runs.Training(max_len=4, beam=1),
+                   datasets.Dataset('folder', str(path.parent)), sizes, encoders=made, given={},
+                   vocabulary=data.Vocabulary(['<pad>', '<eos>', '<unk>', 'a', 'dog', 'runs']),
+                   path=path)
+    return run, model
+
+
+def test_a_clip_is_encoded_as_the_run_recorded_it(folder, tmp_path, capsys):
+    info = encoders.settings('clip', sampling='uniform5')
+    clip = str(folder / 'a.avi')
+    feature = caption.features_of_video(clip, {'mine': info})['mine']
+    assert feature.shape == (5, 7, 7, 64)
+    batch = {'feats': {'mine': torch.from_numpy(feature)[None]},
+             'mask': {'mine': torch.ones(1, 5, dtype=torch.bool)}}
+    pairs = [make_run(tmp_path / f'{seed}', {'mine': info}, seed) for seed in (6, 9)]
+    said = set()
+    for some, beam in ((pairs[:1], 1), (pairs[1:], 2), (pairs, 2)):
+        first, _ = some[0]
+        first.training.beam = beam
+        caption.caption_files(some, [clip])
+        ensemble = decode.Ensemble([model for _, model in some])
+        words, _ = decode.beam(ensemble, *ensemble.encode(batch), 4, beam)
+        expected = first.vocabulary.decode(words[0].tolist())
+        path = first.path / 'a.png'
+        assert capsys.readouterr().out == f'{clip}: {expected}\npicture     {path}\n'
+        assert path.is_file()
+        said.add(expected)
+    assert len(said) == 3                               # so the models and beams make a difference
+
+
+def test_a_bad_file_does_not_stop_the_others(folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(caption.figures, 'draw_video', lambda *given: seen.append(given) or 'drawn')
+    seen = []
+    (tmp_path / 'folder' / 'features').mkdir(parents=True)
+    run, model = make_run(tmp_path / 'x', {'mine': {}})
+    files = [str(folder / 'broken.avi'), str(folder / 'a.avi')]
+    refused("not recorded how the features 'mine' were made",
+            caption.caption_files, [(run, model)], files)
+    record = {'encoder': 'clip', 'sampling': 'uniform5', 'ids': ['a']}      # written later
+    (tmp_path / 'folder' / 'features' / 'mine.json').write_text(json.dumps(record))
+    refused('1 of 2 videos got no caption', caption.caption_files, [(run, model)], files)
+    printed = capsys.readouterr()
+    assert 'broken.avi: not a readable video' in printed.err and f'{files[1]}: ' in printed.out
+    drawn, corpus, name, path, frames = seen[0]
+    assert drawn == [(run, model)]
+    assert name == 'a' and path == tmp_path / 'x' / 'a.png' and list(corpus.features) == ['mine']
+    assert numbers_of(frames) == [0, 5, 10, 14, 19]
+    run.cfg.features = ('clip',)
+    (tmp_path / 'folder' / 'features' / 'clip.json').write_text('{"ids": ["a"]}')
+    assert caption.find_infos([run, run]) == {'clip': {'ids': ['a']}}
+    assert capsys.readouterr().out.count('Using clip, with its default') == 1
+    run.training.task = 'recognise'
+    refused('recognises actions', caption.caption_files, [(run, model)], files)

@@ -1,0 +1,176 @@
+"""Extract features from the videos of a dataset:
+
+    python -m tools.extract --dataset msvd --videos DIR --encoder resnet152
+
+writes ROOT/DATASET/features/NAME/<id>.npy for each video. The id is the name of the video's file
+without its ending. info.json in the same folder records encoder, weights and sampling, so that a
+new clip can get the same kind of features later (caption.py). Videos that have features already
+are skipped, so an interrupted command can simply be repeated.
+
+To use several processes or machines: torchrun --nproc-per-node 2 -m tools.extract ...
+"""
+import argparse
+import functools
+import io
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+from tqdm import tqdm
+
+import data
+from data import BadInput
+from tools import datasets, encoders, runs, video
+
+ENDINGS = '.3gp .avi .flv .gif .m4v .mkv .mov .mp4 .mpeg .mpg .mts .ogv .ts .vob .webm .wmv'
+RECOGNITION = {'ucf11', 'hmdb51', 'hollywood2'}         # STA, chapter 2: GoogLeNet at 30fps
+
+
+def find_videos(folder, mapping=None):
+    """folder; mapping: youtube_mapping.txt of msvd, with lines `YOUTUBEID_START_END vidN`
+    -> [(id, path)] in the order of the ids"""
+    if not Path(folder).is_dir():
+        raise BadInput(f'--videos {folder}: there is no such folder')
+    names = {}
+    if mapping and mapping.is_file():
+        names = dict(datasets.parse_lines(mapping, r'(\S+)\s+(\S+)', 'YOUTUBEID_START_END vidN'))
+    paths = [path for path in Path(folder).rglob('*') if path.suffix.lower() in ENDINGS.split()]
+    videos = {}
+    for path in sorted(filter(Path.is_file, paths)):
+        name = names.get(path.stem, path.stem)
+        if name in ('', '.', '..') or '/' in name or '\\' in name:
+            raise BadInput(f'{path}: its id would be {name!r}, which cannot be the name of a '
+                           'file; rename the video, or correct youtube_mapping.txt')
+        if name in videos:
+            raise BadInput(f'{path} and {videos[name]} have the same id, {name!r}; keep only one')
+        videos[name] = path
+    if not videos:
+        raise BadInput(f'--videos {folder}: there is no video in it (looked for {ENDINGS})')
+    return sorted(videos.items())
+
+
+def check_folder(folder, info):
+    """Refuse a folder whose features were made with other settings."""
+    # Another process may be at work, which writes info.json first: so look for features first.
+    has_features = any(folder.glob('*.npy'))
+    path = folder / 'info.json'
+    there = data.read_record(path) if path.is_file() else {}
+    if has_features and not there:
+        raise BadInput(f'{folder} contains features, but no info.json that says how they were '
+                       'made; choose another --name')
+    differences = [f'{key} {there.get(key)!r} there, {info.get(key)!r} now'
+                   for key in sorted(there.keys() | info) if there.get(key) != info.get(key)]
+    if there and differences:
+        raise BadInput(f'{folder} contains features made with other settings '
+                       f'({", ".join(differences)}); choose another --name, or remove the folder')
+
+
+def write(path, content):
+    """Write bytes to a temporary file and rename it, so that no file is ever incomplete."""
+    temporary = path.with_name(f'{path.name}.part{os.environ.get("RANK", 0)}')
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise BadInput(f'cannot write {path}: {error}; choose another --root') from None
+
+
+def read(info, item):
+    """(id, path) -> id, and the input of encode() or, as a str, the reason why there is none.
+    This runs in the processes of the DataLoader."""
+    name, path = item
+    try:
+        return name, encoders.read(path, info['encoder'], info['sampling'])
+    except BadInput as error:
+        return name, str(error)
+
+
+def extract(videos, folders, info, workers=0, device='cpu'):
+    """Write FOLDER/<id>.npy, float16, for each video that lacks one -> list of messages
+    about those that failed.
+    videos: [(id, path)]; folders: part of the features -> its folder; info: from settings()"""
+    records = {}
+    for part, folder in folders.items():
+        records[folder] = info | {'part': part} if part else info
+        check_folder(folder, records[folder])
+    todo = []
+    for name, path in videos:
+        if not all((folder / f'{name}.npy').is_file() for folder in records):
+            todo.append((name, path))
+    failed = []
+    if not todo:
+        return failed
+    net = encoders.load(info['encoder'], info['weights'], device)
+    for folder, record in records.items():              # only now, since loading may fail
+        write(folder / 'info.json', json.dumps(record, indent=1).encode())
+    loader = DataLoader(todo, batch_size=None, collate_fn=functools.partial(read, info),
+                        num_workers=workers)
+    for name, x in tqdm(loader, info['encoder'], len(videos), initial=len(videos) - len(todo),
+                        unit=' clips', disable=int(os.environ.get('RANK', 0)) > 0):
+        if isinstance(x, str):
+            failed.append(x)
+            continue
+        found = encoders.encode(info['encoder'], net, x, device)
+        if not all(np.isfinite(value).all() for value in found.values()):
+            failed.append(f'{name}: its features are not finite, or too large for half precision')
+            continue
+        for part, value in found.items():
+            content = io.BytesIO()
+            np.save(content, value)
+            write(folders[part] / f'{name}.npy', content.getvalue())
+    return failed
+
+
+def parse(argv):
+    parser = argparse.ArgumentParser(prog='python -m tools.extract', description=__doc__,
+                                     epilog=video.__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add('--dataset', required=True, choices=datasets.NAMES, help='write to ROOT/DATASET/features')
+    add('--videos', required=True, metavar='DIR', help='folder of videos; subfolders are searched')
+    add('--encoder', required=True, choices=encoders.ENCODERS)
+    add('--root', default='data', help='(default: data)')
+    add('--weights', default='default', help="default (torchvision's), none (random) or a file")
+    add('--sampling', metavar='RULE', help="see below (default: the rule of the encoder's paper)")
+    add('--name', help='name of the features (default: the name of the encoder)')
+    add('--workers', type=int, default=2, metavar='N', help='processes that decode (default: 2)')
+    add('--device', default='cuda' if torch.cuda.is_available() else 'cpu',
+        help='(default: %(default)s)')
+    args = parser.parse_args(argv)
+    data.check_device(args.device)
+    if args.workers < 0:
+        raise BadInput(f'--workers {args.workers}: use 0 to decode in this process, or more')
+    if args.dataset in RECOGNITION and args.encoder == 'googlenet' and not args.sampling:
+        args.sampling = '30fps'
+    return args
+
+
+def main(argv):
+    args = parse(argv)
+    rank = int(os.environ.get('RANK', 0))               # set by torchrun
+    world = int(os.environ.get('WORLD_SIZE', 1))
+    device = args.device
+    if device == 'cuda' and world > 1:
+        device = f'cuda:{os.environ["LOCAL_RANK"]}'
+    folder = Path(args.root) / args.dataset
+    mapping = folder / 'youtube_mapping.txt' if args.dataset == 'msvd' else None
+    videos = find_videos(args.videos, mapping)[rank::world]
+    name = args.name or args.encoder
+    folders = {part: folder / 'features' / f'{name}_{part}'.removesuffix('_')
+               for part in encoders.ENCODERS[args.encoder].parts}
+    info = encoders.settings(args.encoder, args.weights, args.sampling)
+    failed = extract(videos, folders, info, args.workers, device)
+    for message in failed:
+        print(f'left out: {message}', file=sys.stderr)
+    done = len(videos) - len(failed)
+    print(f'{done} of {len(videos)} clips have features {name} in {folder / "features"}')
+    return 0 if done or world > 1 else 1
+
+
+if __name__ == '__main__':
+    runs.user_main(main)
