@@ -1,162 +1,108 @@
-"""What is measured and drawn from attention, on attention that is known."""
+"""Figures show the attention that was used, and the commands of tools.show check what they get."""
 import dataclasses
 import functools
-import importlib
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import test_models
 import torch
-from matplotlib import pyplot as plt
-from test_models import CASES
 from torch import nn
 
 import data
 import decode
-import evaluate
-import shapes
-import show
+import helpers
 import sta
 from data import BadInput, Corpus, Vocabulary
+from shapes import words as shape_words
+from shapes import world
+from tools import datasets, figures, runs, show
 
-
-def test_cells_that_a_box_touches():
-    # a grid of 7 x 7 cells of 16 pixels: x from 10 to 20 touches columns 0 and 1, y from 16 to 40 rows 1 and 2
-    found = show.cells_in([10, 16.5, 20, 40], 7).reshape(7, 7)
-    assert np.argwhere(found).tolist() == [[1, 0], [1, 1], [2, 0], [2, 1]]
-    assert show.cells_in(None, 7).sum() == 0
+GREY = np.full((16, 112, 112, 3), 200, np.uint8)
+SEVEN = {'v': [7, 7, 1]}
+# STaTS: ST looks at place (0, 5) of all frames, TS at place (6, 1) of frame 3
+MIXED = {'st_space': torch.eye(49)[[5]][None], 'ts_frames': torch.eye(16)[[3]],
+         'ts_space': torch.eye(49)[[43]]}
 
 
 class Looks(nn.Module):
-    """A model that looks where it is told: weights of frames (F,) and of cells (F, L), the same at every word"""
-    __module__ = 'sta'
+    """Generates `count` words and looks where it is told: aux {name: (T, ...)}, the last row also
+    at all later words"""
 
-    def __init__(self, both):
+    def __init__(self, aux, count=0):
         super().__init__()
-        self.cfg, self.both, self.anything = type('Config', (), {'max_len': 20}), torch.tensor(both), nn.Parameter(torch.zeros(1))
+        self.cfg = SimpleNamespace(features=('v',))
+        self.aux = {name: torch.as_tensor(value) for name, value in aux.items()}
+        self.count = count
 
     def encode(self, batch):
         return {}, torch.zeros(1, 1)
 
     def step(self, token, state, memory):
-        return torch.zeros(1, 30), state, {'space': self.both[None], 'gate': torch.full((1,), 0.5)}
+        t = int(state[0, 0])
+        word = torch.full((len(state),), 3 + t if t < self.count else data.EOS)
+        aux = {}
+        for name, value in self.aux.items():
+            aux[name] = value[[min(t, len(value) - 1)] * len(state)]
+        return nn.functional.one_hot(word, 90) * 50.0, state + 1, aux
 
 
-@pytest.fixture
+def make_run(paper='', view=None, feats=None, **training):
+    """A run of one of the papers, or of none"""
+    if paper:
+        paper = runs.Paper(paper)
+    else:
+        default = {'attention': runs.view_attention, 'bars': {}, 'legend': '', 'parts': 1}
+        view = default | (view or {})
+        paper = SimpleNamespace(name='looks', VIEW=view, Captioner=Looks, fields=dict)
+    feats = feats or SEVEN
+    return runs.Run(paper, SimpleNamespace(features=tuple(feats)), runs.Training(**training),
+                    datasets.Dataset(), data.Sizes(feats), given={}, path='run')
+
+
+def save(run, model, folder):
+    """Write a checkpoint -> the folder"""
+    folder.mkdir(exist_ok=True)
+    torch.save({**run.checkpoint(), 'state_dict': model.state_dict()}, folder / 'best.pt')
+    return str(folder)
+
+
 def clip():
-    """A clip with two shapes, of which the first acts on the second"""
-    video = next(v for v in map('val{:05d}'.format, range(1000)) if shapes.scene(v)['slots']['action'] == 'pushes')
-    caption = shapes.captions(shapes.scene(video))[0]
-    corpus = Corpus('shapes', 'val', {video: [caption]}, truth={video: shapes.truth(shapes.scene(video))})
-    return video, caption, corpus, Vocabulary.build([caption])
+    """A clip in which the first shape acts on the second -> id, caption, Corpus"""
+    ids = map('val{:05d}'.format, range(1000))
+    video = next(v for v in ids if world.scene(v)['slots']['action'] == 'pushes')
+    scene = world.scene(video)
+    captions = shape_words.captions(scene)
+    corpus = Corpus('shapes', 'val', {video: captions}, truth={video: world.truth(scene)},
+                    features={'v': {video: np.zeros((16, 7, 7, 1), np.float32)}})
+    return video, captions[0], corpus
 
 
-def test_grounding_is_one_on_the_box_and_chance_under_even_attention(clip):
-    video, caption, corpus, vocabulary = clip
-    truth = corpus.truth[video]
-    first, last = truth['window']
-    inside = np.stack([show.cells_in(box, 7) for box in truth['boxes'][0]])                         # (16, 49), the subject's cells
-    window = np.arange(16)[:, None] >= first
-    window &= np.arange(16)[:, None] <= last
-    on_box = inside * window
-    found, positions = show.grounding(Looks(on_box / on_box.sum()), corpus, {}, vocabulary, {video: caption}, 'cpu')
-    assert found['subject']['box'] == pytest.approx(1) and found['subject']['window'] == pytest.approx(1)
-    assert found['article'] == {'gate': 0.5} and positions == {'gate': [0.5] * len(caption.split())}
-    assert found['verb']['gate'] == 0.5 and found['verb']['box'] == pytest.approx(1) and found['object']['box'] < 0.7                # the object is elsewhere
-    even, _ = show.grounding(Looks(np.full((16, 49), 1 / 784)), corpus, {}, vocabulary, {video: caption}, 'cpu')
-    visible = inside[inside.any(1)]
-    assert even['subject']['box'] == pytest.approx(even['subject']['box chance']) == pytest.approx(visible.mean())
-    assert even['subject']['window'] == pytest.approx((last - first + 1) / 16) == pytest.approx(even['subject']['window chance'])
+def brightest(picture, side=7):
+    """Row and column of the brightest of side x side cells"""
+    each = len(picture) // side
+    cells = picture.reshape(side, each, side, each, 3).mean((1, 3, 4))
+    return divmod(int(cells.argmax()), side)
 
 
-def test_a_step_that_covers_many_frames_counts_all_their_boxes(clip):
-    video, caption, corpus, vocabulary = clip
-    boxes, (first, last) = corpus.truth[video]['boxes'][0], corpus.truth[video]['window']
-    swept = np.max([show.cells_in(box, 4) for box in boxes], 0)                                     # (16,), all places of the subject
-    found, _ = show.grounding(Looks(np.full((1, 16), 1 / 16)), corpus, {}, vocabulary, {video: caption}, 'cpu')
-    assert found['subject']['box'] == pytest.approx(found['subject']['box chance']) == pytest.approx(swept.mean())
-    assert 'window' not in found['subject']                                                         # one step has no choice
-    halves = np.array([[0.25 / 16] * 16, [0.75 / 16] * 16])
-    found, _ = show.grounding(Looks(halves), corpus, {}, vocabulary, {video: caption}, 'cpu')
-    acts = [np.mean([first <= frame <= last for frame in frames]) for frames in (range(8), range(8, 16))]
-    assert found['verb']['window'] == pytest.approx(0.25 * acts[0] + 0.75 * acts[1])
+def lit(tile, side=7):
+    """-> {tag: the brightest cell of that picture}"""
+    return {tag: brightest(picture, side) for tag, picture in tile.pictures.items()}
 
-
-class Blinks(Looks):
-    """Like ASTAR: nothing is looked at for the first word"""
-    __module__ = 'sta'
-
-    def step(self, token, state, memory):
-        logits, state, aux = super().step(token, state, memory)
-        return logits, state, {name: value * (token is not None) for name, value in aux.items()}
-
-
-def test_a_word_that_looked_nowhere_does_not_count_for_its_class(clip):
-    video, caption, corpus, vocabulary = clip
-    assert caption.split()[0] in ('a', 'the') and sum(word in ('a', 'the') for word in caption.split()) == 2
-    found, positions = show.grounding(Blinks(np.full((16, 49), 1 / 784)), corpus, {}, vocabulary, {video: caption}, 'cpu')
-    assert found['article']['gate'] == 0.5                                                          # of the second article alone
-    assert positions['gate'] == [0.0] + [0.5] * (len(caption.split()) - 1)
-
-
-class Glances(nn.Module):
-    """A recogniser that looks where it is told: weights (F, L)"""
-
-    def __init__(self, space):
-        super().__init__()
-        self.space = torch.tensor(space)
-
-    def predict(self, batch):
-        return torch.zeros(1, 14), {'space': self.space[None]}
-
-
-def test_a_recogniser_is_measured_against_the_acting_shape(clip):
-    video, _, corpus, _ = clip
-    inside = np.stack([show.cells_in(box, 7) for box in corpus.truth[video]['boxes'][0]])           # (16, 49)
-    seen = inside.any(1)
-    on_box = np.where(seen[:, None], inside, 1.0)                                                   # elsewhere it looks everywhere
-    found = show.glimpses(Glances(on_box / on_box.sum(1, keepdims=True)), corpus, {}, 'cpu')
-    assert found['box'] == pytest.approx(1) and found['box chance'] == pytest.approx(inside[seen].mean())
-    even = show.glimpses(Glances(np.full((16, 49), 1 / 49)), corpus, {}, 'cpu')
-    assert even['box'] == pytest.approx(even['box chance'])
-    assert show.glimpses(Glances(np.zeros((16, 49))), corpus, {}, 'cpu') == {}
-
-
-def test_key_frames_are_counted_against_the_window(clip):
-    video, _, corpus, _ = clip
-    first, last = corpus.truth[video]['window']
-    for key, hit in ((first, 1), (last, 1), (max(first - 1, 0), float(first == 0))):
-        model = Looks(np.zeros((16, 49)))
-        model.encode = lambda batch: ({'focus': torch.eye(16)[[key]]}, None)
-        found = show.key_frames(model, corpus, {}, 'cpu')
-        assert found == {'refocused key': hit, 'middle frame': float(first <= 8 <= last), 'chance': (last - first + 1) / 16}
-    model.encode = lambda batch: ({}, None)
-    assert show.key_frames(model, corpus, {}, 'cpu') == {}
-
-
-def test_the_slot_table_separates_actions_that_differ_in_order_alone():
-    scenes = {video: shapes.scene(video) for video in map('val{:05d}'.format, range(60))}
-    truth = {video: shapes.truth(scene) for video, scene in scenes.items()}
-    right = {video: shapes.captions(scene)[0] for video, scene in scenes.items()}
-    assert set(show.slot_table(right, truth).values()) == {1.0}
-    broken = {video: caption.replace('back', 'fro').replace('returns', 'stays').replace('then', 'or') for video, caption in right.items()}
-    table = show.slot_table(broken, truth)
-    assert table['order-only actions'] == 0 and table['directions'] == 1 and table['colour'] == 1
-
-
-# figures --------------------------------------------------------------------------------------------------------------
 
 @pytest.fixture
 def drawn(monkeypatch):
     """Figures that were saved, as matplotlib has them"""
-    figures, save = [], show.save_figure
+    saved = []
+    save = figures.save_figure
 
     def keep(figure, path):
-        figures.append(figure)
-        save(figure, path)
+        saved.append(figure)
+        return save(figure, path)
 
-    monkeypatch.setattr(show, 'save_figure', keep)
-    return figures
+    monkeypatch.setattr(figures, 'save_figure', keep)
+    return saved
 
 
 def texts(figure):
@@ -167,321 +113,408 @@ def said(figure):
     return ' | '.join(text.get_text() for text in texts(figure))
 
 
-def brightest(picture, side):
-    """Row and column of the brightest cell of a picture"""
-    height, width = picture.shape[:2]
-    cells = picture.astype(float).mean(2).reshape(side, height // side, side, width // side).mean((1, 3))
-    return tuple(int(i) for i in np.unravel_index(cells.argmax(), cells.shape))
-
-
-GREY = np.full((16, 112, 112, 3), 200, np.uint8)
-
-
+# ------------------------------------------------------- one word
 def test_a_word_shows_the_frame_it_looks_at_most_and_lights_the_place():
-    time, space = np.full((3, 6), 0.1), np.full((3, 6, 16), 0.01)                           # astar: 6 steps of a clip of 16 frames, 4 x 4
-    time[0], time[1, 4], time[2, 1] = 0, 0.5, 0.5
-    space[1, 4, 6], space[2, 1, 15], space[2, 4, 0] = 0.85, 0.85, 0.85
+    weights = np.full((3, 6, 4, 4), 0.01)                   # 6 steps of a clip of 16 frames
+    weights[0] = 0
+    weights[1, 4, 1, 2] = weights[2, 1, 3, 3] = 0.5
     layers = np.array([[0, 0, 0, 0], [0.1, 0.2, 0.3, 0.4], [0.7, 0.1, 0.1, 0.1]])
-    nothing, first, second = show.word_tiles('astar', ['a', 'cat', 'runs'], time, space, {'layers': layers}, GREY)
-    assert nothing.numbers == ['nothing'] and not any(nothing.bars)
-    assert first.numbers == [13] and second.numbers == [5]          # steps 4 and 1 of 6: the middles of frames 10.7-13.3 and 2.7-5.3
-    assert brightest(first.pictures[0], 4) == (1, 2) and brightest(second.pictures[0], 4) == (3, 3)
-    assert first.bars == (0.1, 0.2, 0.3, 0.4) and np.array_equal(second.when, time[2])
+    look = figures.Look('a cat runs', ['a', 'cat', 'runs'], weights, bars={'x': ('abcd', layers)})
+    nothing, first, second = (figures.word_tile(look, t, GREY) for t in range(3))
+    assert nothing == figures.Tile('a', note='looks at nothing')            # no box and no bars
+    # steps 4 and 1 of 6 are frames 10.7 to 13.3 and 2.7 to 5.3
+    assert lit(first, 4) == {'13': (1, 2)} and lit(second, 4) == {'5': (3, 3)}
+    assert first.bars == (0.1, 0.2, 0.3, 0.4) and np.allclose(second.when, weights[2].sum((1, 2)))
+    one_step = dataclasses.replace(look, weights=weights[:, 4:5])
+    tile = figures.word_tile(one_step, 1, GREY)             # no frame is chosen
+    assert lit(tile, 4) == {'all frames': (1, 2)} and tile.when is None
 
 
-def test_a_word_of_sta_shows_the_strongest_frame_of_each_quarter_in_one_light():
-    time = np.zeros((1, 16))
-    best = [0, 7, 9, 14]                                                                   # one of frames 0 to 3, of 4 to 7, ...
-    time[0, best] = np.arange(1, 5) / 20
-    time[0, [1, 4, 11, 12]] = 0.5 / 20
-    space = np.zeros((1, 16, 49))
-    space[0, :, 24] = 1
-    tile, = show.word_tiles('sta', ['a'], time, space, {'gate': np.array([[0.25]])}, GREY)
-    assert tile.numbers == [i + 1 for i in best] and tile.label == 'a   β = 0.25' and tile.bars == ()
-    light = [float(picture[56, 56, 0]) - 0.3 * 200 for picture in tile.pictures]            # of the cell in the middle, over the dark
+def test_a_word_shows_the_strongest_frame_of_each_part_of_the_clip_in_one_light():
+    best = [0, 7, 9, 14]                                    # one of frames 0 to 3, of 4 to 7, ...
+    weights = np.zeros((1, 16, 7, 7))
+    weights[0, best, 3, 3] = np.arange(1, 5) / 20
+    weights[0, [1, 4, 11, 12], 3, 3] = 0.5 / 20
+    look = figures.Look('a', ['a'], weights, bars={'gate': (['gate'], np.array([[0.25]]))})
+    tile = figures.word_tile(look, 0, GREY, parts=4)
+    assert list(tile.pictures) == [str(i + 1) for i in best]
+    assert tile.label == 'a   gate 0.25' and tile.bars == ()
+    light = [float(picture[56, 56, 0]) - 0.3 * 200 for picture in tile.pictures.values()]
     assert light[3] > 120 and np.allclose(light, light[3] * np.arange(1, 5) / 4, atol=2)
-    bare, = show.word_tiles('sta', ['a'], time, space, {}, None)                            # without frames: the maps alone
-    assert len(bare.pictures) == 4 and brightest(bare.pictures[3], 3) == (1, 1)
-    strip, = show.word_tiles('sta', ['a'], time, None, {}, None)                            # nor a grid: the weights over time
-    assert strip.pictures == [] and np.array_equal(strip.when, time[0])
+    bare = figures.word_tile(look, 0, None, parts=4)        # without frames: the maps alone
+    assert list(lit(bare, 3).values()) == [(1, 1)] * 4
+    look.weights = weights.sum((2, 3), keepdims=True)       # without a grid: the weights over time
+    strip = figures.word_tile(look, 0, None, parts=4)
+    assert strip.pictures == {} and np.array_equal(strip.when, weights[0].sum((1, 2)))
 
 
-class Speaks(Looks):
-    """Says the words 3, 4, 5, ... of its vocabulary, and looks"""
-
-    def __init__(self, both, words):
-        super().__init__(both)
-        self.words, self.cfg = words, type('Config', (), {'max_len': 40, 'beam': 2, 'features': ('v',), 'feats': {'v': [7, 7, 1]}})
-
-    def encode(self, batch):
-        return {}, torch.zeros(1, 1)
-
-    def step(self, token, state, memory):
-        logits = torch.nn.functional.one_hot((3 + state[:, 0]).long() if state[0, 0] < self.words else torch.ones(len(state)).long(), 60)
-        layers, gate = torch.full((len(state), 4), 0.25), torch.full((len(state),), 0.5)
-        return logits * 50.0, state + 1, {'space': self.both.expand(len(state), 16, 49), 'gate': gate, 'layers': layers}
+@pytest.mark.parametrize('mix, where', [((0.99, 0.01), (0, 5)), ((0.25, 0.75), (6, 1))])
+def test_the_map_of_stats_is_the_mixture_that_reached_the_word(mix, where):
+    weights, parts = figures.attention(make_run('stats'), {**MIXED, 'mix': torch.tensor([mix])})
+    expected = np.zeros((16, 7, 7))
+    expected[:, 0, 5] = mix[0] / 16
+    expected[3, 6, 1] += mix[1]
+    assert np.allclose(weights[0], expected) and list(parts) == ['ST', 'TS']
+    assert np.allclose(parts['ST'][0, :, 0, 5], 1 / 16) and parts['TS'][0, 3, 6, 1] == 1
+    tile = figures.word_tile(figures.Look('a', ['a'], weights, parts), 0, GREY)
+    assert lit(tile) == {'4': where}
+    assert [brightest(tile.small[name]) for name in ('ST', 'TS')] == [(0, 5), (6, 1)]
 
 
-@pytest.mark.parametrize('paper, words, rows, runs', [('sta', 12, 4, 1), ('sta', 9, 2, 3), ('astar', 12, 1, 1), ('astar', 24, 2, 1), ('astar', 9, 1, 3)])
-def test_a_figure_fits_a_slide_and_no_text_overlaps(clip, drawn, tmp_path, monkeypatch, paper, words, rows, runs):
-    video, _, corpus, _ = clip
-    vocabulary = Vocabulary(['<pad>', '<eos>', '<unk>'] + [f'incomprehensible{i}' for i in range(57)])
-    monkeypatch.setattr(Speaks, '__module__', paper)
-    model = Speaks(np.full((16, 49), 1 / 784), words)
-    features = {'v': {video: np.zeros((16, 7, 7, 1), np.float32)}}
-    show.draw_video([(f'run {i}', model, vocabulary, features) for i in range(runs)], corpus, video, tmp_path / 'a.png', 'cpu')
+def test_the_legend_says_what_is_drawn():
+    video, _, corpus = clip()
+
+    def legend(run, aux):
+        run.vocabulary = Vocabulary('abcdefgh')
+        block = figures.captioner_block(run, Looks(aux, 2), corpus, video, GREY)
+        return [' '.join(text for text, _ in line) for line in block.lines[1:]], block
+
+    lines, _ = legend(make_run('stats'), {**MIXED, 'mix': torch.full((1, 2), 0.5)})
+    assert 'ST has no weights over frames: its share is spread evenly over them.' in lines[1]
+    assert 'TS has no' not in lines[1] and lines[2] == 'The bars show the weights of ST TS'
+    layers = {'space': np.full((3, 1, 16), 1 / 16), 'layers': np.full((3, 2), 0.5)}
+    layered = make_run(view={'bars': {'layers': ('low', 'high')}})
+    lines, block = legend(layered, layers)                  # the layers weigh no maps
+    assert lines == [figures.ALIKE, 'The bars show the weights of low high']
+    assert not any(tile.small for tile in block.rows[0])
+    assert legend(layered, {name: value * 0 for name, value in layers.items()})[0] == []
+    assert legend(make_run(), {'frames': np.full((1, 16), 1 / 16)})[0] == [figures.MOST]
+    lines, block = legend(make_run(), {'other': np.zeros((1, 3))})          # no attention
+    assert lines == [] and block.rows == []
+
+
+# ------------------------------------------------------- whole figures
+@pytest.mark.parametrize('parts, words, rows, count', [(4, 12, 4, 1), (4, 9, 2, 3), (1, 12, 1, 1),
+                                                       (1, 24, 2, 1), (1, 9, 1, 3)])
+def test_a_figure_fits_a_slide_and_no_text_overlaps(drawn, tmp_path, parts, words, rows, count):
+    video, _, corpus = clip()
+    names = [f'incomprehensible{i}' for i in range(40)]
+    view = {'parts': parts, 'bars': {'gate': ('gate',)} if parts > 1 else {'x': 'abcd'}}
+    aux = {'space': np.full((1, 16, 49), 1 / 784), 'gate': [0.5], 'x': [[0.1, 0.2, 0.3, 0.4]]}
+    several = []
+    for i in range(count):
+        run = make_run(view=view, max_len=40, beam=2)
+        run.path = f'run{i}'
+        run.vocabulary = Vocabulary(['<pad>', '<eos>', '<unk>', *names])
+        several.append((run, Looks(aux, words)))
+    path = figures.draw_video(several, corpus, video, tmp_path / 'a.png')
     figure, = drawn
-    width, height = (int.from_bytes((tmp_path / 'a.png').read_bytes()[i:i + 4], 'big') for i in (16, 20))      # of the PNG's head
+    head = path.read_bytes()
+    width, height = (int.from_bytes(head[i:i + 4], 'big') for i in (16, 20))
     assert width <= 1600 and height <= 900
-    labels = [text for text in texts(figure) if text.get_ha() == 'center' and text.get_text().startswith('incomp')]
-    assert [text.get_text().split()[0] for text in labels] == [f'incomprehensible{i}' for i in range(words)] * runs
-    assert len({round(text.get_position()[1]) for text in labels}) == rows * runs
-    boxes = [t.get_window_extent() for t in texts(figure)]
+    labels = [text for text in texts(figure) if text.get_ha() == 'center'
+              and text.get_text().startswith('incomp')]
+    assert [text.get_text().split()[0] for text in labels] == names[:words] * count
+    assert len({round(text.get_position()[1]) for text in labels}) == rows * count
+    boxes = [text.get_window_extent() for text in texts(figure)]
     for i, box in enumerate(boxes):
         assert box.x0 >= 0 and box.x1 <= width and box.y0 >= 0 and box.y1 <= height
-        assert not [texts(figure)[i].get_text() for other in boxes[:i] if box.x0 < other.x1 - 1 and other.x0 < box.x1 - 1
-                    and box.y0 < other.y1 - 1 and other.y0 < box.y1 - 1], texts(figure)[i].get_text()
+        for other in boxes[:i]:
+            assert (box.x0 > other.x1 - 1 or other.x0 > box.x1 - 1
+                    or box.y0 > other.y1 - 1 or other.y0 > box.y1 - 1), texts(figure)[i].get_text()
 
 
-def small(case, frames=16):
-    """A captioner of test_models' cases, random, with features and a corpus of one clip of the embedded world"""
-    module, fields, kinds = CASES[case]
-    paper, video = importlib.import_module(module), 'test00001'
-    vocabulary = Vocabulary.build(shapes.captions(shapes.scene(video)))
-    rng, steps = np.random.default_rng(0), {'audio': 1, 'c3d_fc7': 1, 'c3d_pool2': 8, 'c3d_pool3': 4, 'c3d_pool4': 2, 'c3d_pool5': 1}
-    features = {name: {video: rng.random((steps.get(name, frames), *shape), dtype=np.float32)} for name, shape in kinds.items()}
+def small(case):
+    """A random captioner of test_models' cases -> (run, model), Corpus, id of a clip"""
+    fields, kinds = test_models.CASES[case]
+    video = 'test00001'
+    captions = shape_words.captions(world.scene(video))
+    run = make_run(case.split('-')[0], feats=kinds, max_len=6, beam=2)
+    run.vocabulary = Vocabulary.build(captions)
+    run.cfg = run.paper.Config(hidden=6, dropout=0.0, max_len=6, features=tuple(kinds), **fields)
+    run.sizes = data.Sizes(kinds, 16, len(run.vocabulary), 4, categories=3)
+    run.path = case
     torch.manual_seed(0)
-    cfg = paper.Config(**{'hidden': 6, 'dropout': 0.0, 'max_len': 6, **fields}, vocab=len(vocabulary), feats=kinds, features=tuple(kinds),
-                       frames=frames, captions=4, categories=3)
-    model = paper.Captioner(cfg).eval()
-    corpus = Corpus('shapes', 'test', {video: shapes.captions(shapes.scene(video))}, category={video: 1}, categories=['a', 'b', 'c'])
-    return (case, model, vocabulary, features), corpus, video
+    rng = np.random.default_rng(0)
+    corpus = Corpus('shapes', 'test', {video: captions}, category={video: 1}, categories=['a'] * 3)
+    for name, shape in kinds.items():
+        steps = 16 // test_models.C3D_STRIDE.get(name, 1)
+        steps = 1 if name in ('audio', 'c3d_fc7') else steps
+        corpus.features[name] = {video: rng.random((steps, *shape), dtype=np.float32)}
+    return (run, run.build().eval()), corpus, video
 
 
-@pytest.mark.parametrize('name', ['shapes', 'elsewhere'])                       # with frames, and where none can be had
-@pytest.mark.parametrize('case', CASES)
-def test_every_model_gets_a_picture(case, name, monkeypatch):
-    run, corpus, video = small(case)
-    corpus.name, figures = name, []
-    monkeypatch.setattr(show, 'save_figure', lambda figure, path: figures.append(figure))      # not saved: that takes the longest
-    show.draw_video([run], corpus, video, 'a.png', 'cpu', beam=2)
-    assert case in said(figures[0])
-    plt.close(figures[0])
+@pytest.mark.parametrize('case', test_models.CASES)
+def test_every_model_gets_a_picture(case, monkeypatch):
+    one, corpus, video = small(case)
+    look = figures.look_at(*one, corpus, video)
+    if look.weights is not None:
+        total = look.weights.sum((1, 2, 3))
+        assert np.all(np.isclose(total, 1, atol=1e-5) | (total == 0))
+    monkeypatch.setattr(figures, 'save_figure', lambda figure, path: figure)   # saving takes long
+    for corpus.name in ('shapes', 'elsewhere'):             # with frames, and without
+        figure = figures.draw_video([one], corpus, video, 'a.png')
+        assert f'{case} (' in said(figure)
+        assert len(figure.axes[0].images) >= 16 or corpus.name != 'shapes'     # at least the clip
 
 
-def test_regions_without_a_fixed_place_have_no_map():
-    """Four boxes of a detector are no grid of two by two: the frame is shown as it is"""
-    (_, model, vocabulary, _), corpus, video = small('stats-regions')
-    model.cfg.feats['v'] = [4, 4]
-    batch = data.Batches(corpus, {'v': {video: np.random.default_rng(0).random((16, 4, 4), dtype=np.float32)}}).collate([(video, [])])
-    tiles = show.captioner_block('run', model, vocabulary, batch, GREY, 2).tiles
-    assert tiles and all((picture == 200).all() for tile in tiles for picture in tile.pictures)
+@pytest.mark.parametrize('shape, places, grid', [
+    ([2, 3, 5], 6, (2, 3)), ([28, 28, 5], 16, (4, 4)), ([28, 28, 5], 15, (1, 1)),
+    ([4, 5], 4, (1, 1)), ([5], 1, (1, 1))])                 # regions have no fixed place
+def test_weights_lie_on_the_grid_of_the_features(shape, places, grid):
+    weights = torch.arange(2 * places).view(1, 2, places)
+    found = figures.on_grid(make_run(feats={'v': shape}), weights)
+    assert found.shape == (1, 2, *grid)
+    expected = weights.numpy() if grid != (1, 1) else weights.sum(2, keepdim=True).numpy()
+    assert np.array_equal(found.reshape(1, 2, -1), expected)
 
 
 def test_several_runs_are_blocks_of_one_figure_each_with_its_caption(drawn, tmp_path):
-    one, corpus, video = small('stats')
-    other, _, _ = small('astar')
-    third, _, _ = small('stats-st')
-    show.draw_video([one, other, third], corpus, video, tmp_path / 'a.png', 'cpu', beam=2)
-    batch = {name: data.Batches(corpus, features).collate([(video, [])]) for name, _, _, features in (one, other, third)}
-    for name, model, vocabulary, _ in (one, other, third):
-        words, _ = decode.beam(model, *model.encode(batch[name]), 6, 2)
-        assert f'{name}: {vocabulary.decode(words[0].tolist())} |' in said(drawn[0])
+    several = [small(case) for case in ('stats', 'astar', 'stats-st')]
+    corpus, video = several[0][1:]
+    for _, other, _ in several:
+        corpus.features |= other.features
+    figures.draw_video([one for one, _, _ in several], corpus, video, tmp_path / 'a.png')
+    for (run, model), _, _ in several:
+        words, _ = decode.beam(model, *model.encode(figures.batch_of(run, corpus, video)), 6, 2)
+        caption = run.vocabulary.decode(words[0].tolist()) or '(no words)'
+        assert f'{run.title}: {caption} |' in said(drawn[0])
     assert 'ST | TS' in said(drawn[0]) and 'pool2 | pool3 | pool4 | pool5' in said(drawn[0])
     with pytest.raises(BadInput, match='cannot write'):
-        show.draw_video([one], corpus, video, tmp_path / 'nowhere' / 'a.png', 'cpu')
+        figures.draw_video([several[0][0]], corpus, video, tmp_path / 'nowhere' / 'a.png')
 
 
-def test_vre_frames_its_two_key_frames_and_says_both_captions(drawn, tmp_path):
-    (name, model, vocabulary, features), corpus, video = small('vre')
-    batch = data.Batches(corpus, features).collate([(video, [])])
-    with torch.no_grad():
-        model.encoder.w_m.weight.mul_(20)                                       # so that the two captions differ
-        memory = model.watch(batch)
-        spoken = [vocabulary.decode(decode.beam(model, m, model.state(m), 6, 3)[0][0].tolist()) for m in memory]
-    keys = [m['key'][0].argmax().item() + 1 for m in memory]
-    assert keys[0] == 9 != keys[1] and keys[1] == memory[0]['focus'][0].argmax() + 1 and spoken[0] != spoken[1]
-    block = show.captioner_block('run', model, vocabulary, batch, GREY, 3)
-    assert block.strip.edges == {9: ['darkgoldenrod'], keys[1]: ['red']} and block.strip.numbers == list(range(1, 17))
-    assert [line[0][0] for line in block.lines[:2]] == [f'run, step {i + 1}, key frame {keys[i]}: {spoken[i]}' for i in (0, 1)]
-    assert [tile.label for tile in block.tiles] == spoken[1].split() and model.cfg.step == 2
-    model.cfg.step = 1                                                          # --step 1: the words of the first watching
-    assert [tile.label for tile in show.captioner_block('run', model, vocabulary, batch, GREY, 3).tiles] == spoken[0].split()
-    assert model.cfg.step == 1
-    model.cfg.stage = 'warm'                                                    # it has only one watching then
-    block = show.captioner_block('run', model, vocabulary, batch, GREY, 3)
-    assert block.strip.edges == {9: ['darkgoldenrod']} and 'step 2' not in str(block.lines)
+def test_vre_frames_its_two_key_frames_and_has_two_captions():
+    (run, model), corpus, video = small('vre')
+    run.training.beam = 3
+    batch = figures.batch_of(run, corpus, video)
+    helpers.scale_up(model)                                 # so that the two captions differ
+    captions = []
+    keys = []
+    for model.cfg.step in (1, 2):
+        memory, state = model.encode(batch)
+        words, _ = decode.beam(model, memory, state, 6, 3)
+        captions.append(run.vocabulary.decode(words[0].tolist()))
+        keys.append(memory['key'][0].argmax().item() + 1)
+    assert keys[0] == 9 != keys[1] and captions[0] != captions[1]
+    block = figures.captioner_block(run, model, corpus, video, GREY)
+    (strip,), _ = block.rows
+    assert strip.edges == {'9': ['darkgoldenrod'], str(keys[1]): ['red']}
+    assert list(strip.pictures) == [str(i) for i in range(1, 17)]
+    assert keys[1] == strip.when.argmax() + 1
+    for i in (0, 1):
+        said = captions[i] or '(no words)'
+        expected = f'{run.title}, step {i + 1}, key frame {keys[i]}: {said}'
+        assert block.lines[i][0][0] == expected
+    for model.cfg.step in (2, 1):                           # --step 1: the words of the first step
+        _, tiles = figures.captioner_block(run, model, corpus, video, GREY).rows
+        assert [tile.label for tile in tiles] == captions[model.cfg.step - 1].split()
+    run.cfg = dataclasses.replace(run.cfg, stage='warm')    # then there is only one step
+    block = figures.captioner_block(run, run.build().eval(), corpus, video, GREY)
+    assert block.rows[0][0].edges == {'9': ['darkgoldenrod']} and 'step 2' not in str(block.lines)
 
 
+# ------------------------------------------------------- recognisers
 class Sees(nn.Module):
-    """Takes every clip for class 1, and looks at one place of seven by seven, moving right"""
-    __module__ = 'sta'
+    """Takes every clip for class 1 and looks at one of 7 x 7 places, moving to the right"""
 
     def __init__(self, looks=True):
         super().__init__()
-        self.cfg, self.looks = type('Config', (), {'features': ()}), looks
+        self.space = torch.eye(49)[[7 * 3 + i * 7 // 16 for i in range(16)]][None] * looks
 
     def predict(self, batch):
-        space = torch.eye(49)[[7 * 3 + i * 7 // 16 for i in range(16)]]
-        return torch.tensor([[0.2, 0.7, 0.1]]), {'space': space[None] * self.looks}
+        return torch.tensor([[0.2, 0.7, 0.1]]), {'space': self.space}
 
 
 def test_a_recogniser_shows_where_it_looks_its_class_and_the_true_one(drawn, tmp_path):
     video = 'test00001'
     corpus = Corpus('shapes', 'test', labels={video: [0, 2]}, classes=['grows', 'shrinks', 'left'])
-    block = show.recogniser_block('run', Sees(), corpus, video, {}, GREY)
-    assert block.lines[0][1] == ('shrinks (0.70)', 'tab:red') and block.strip.numbers == list(range(1, 17))
-    assert [brightest(picture, 7) for picture in block.strip.pictures] == [(3, i * 7 // 16) for i in range(16)]
-    assert show.recogniser_block('run', Sees(False), corpus, video, {}, GREY).strip is None             # no attention, no maps
+    run = make_run(task='recognise')
+    assert figures.look_at(run, Sees(), corpus, video).weights.sum() == pytest.approx(1)
+    block = figures.recogniser_block(run, Sees(), corpus, video, GREY)
+    assert block.lines[0][1] == ('shrinks (0.70)', 'tab:red')
+    assert lit(block.rows[0][0]) == {str(i + 1): (3, i * 7 // 16) for i in range(16)}
+    assert block.rows[0][0].pictures['1'].max() > 170       # of 200: as bright as the frame
+    figures.draw_video([(run, Sees(False))], corpus, video, tmp_path / 'a.png')
+    assert 'bright' not in said(drawn[0])                   # such as c3d, which has no attention
     corpus.labels[video] = [1]
-    assert show.recogniser_block('run', Sees(), corpus, video, {}, GREY).lines[0][1][1] == 'tab:green'
-    show.draw_video([(f'run {i}', Sees(), None, {}) for i in range(3)], corpus, video, tmp_path / 'a.png', 'cpu')
-    assert 'true class: | shrinks' in said(drawn[0]) and said(drawn[0]).count('shrinks (0.70)') == 3
-    assert len(drawn[0].axes[0].images) == 4 * 16                               # the clip, and a row for each run
+    block = figures.recogniser_block(run, Sees(), corpus, video, GREY)
+    assert block.lines[0][1][1] == 'tab:green'
+    figures.draw_video([(run, Sees())] * 3, corpus, video, tmp_path / 'a.png')
+    assert 'true class: | shrinks' in said(drawn[1])
+    assert said(drawn[1]).count(figures.RECOGNISED) == 1
+    assert len(drawn[1].axes[0].images) == 4 * 16           # the clip, and a row for each run
 
 
-# training curves ------------------------------------------------------------------------------------------------------
+def test_the_rows_of_a_glimpse_are_learned_random_and_found(drawn, tmp_path):
+    corpus = Corpus('shapes', 'test', labels={'test00001': [2, 0]},
+                    classes=['grows', 'falls', 'left'])
+    cells = {'learned': 0, 'random': 24, 'found': 48}
+    seen = {name: torch.eye(49)[[cell] * 16] for name, cell in cells.items()}
+    seen |= {'predicted': (1, 0, 2), 'steps': 7, 'probability': 0.5}
+    figures.draw_glimpse(make_run(), seen, corpus, 'test00001', tmp_path / 'a.png')
+    images = np.array([image.get_array() for image in drawn[0].axes[0].images], float)
+    rows = images.reshape(4, 16, 7, 16, 7, 16, 3).mean((1, 3, 5, 6))
+    light = rows[1:] / rows[0]                              # against the clip without maps
+    assert [np.unravel_index(row.argmax(), (7, 7)) for row in light] == [(0, 0), (3, 3), (6, 6)]
+    parts = [part for part in said(drawn[0]).split(' | ') if not part.isdigit()]
+    assert parts[-6:] == ['learned:', 'falls', 'random:', 'grows', 'found after 7 steps:', 'left']
 
+
+# ------------------------------------------------------- training curves
 def write_log(folder, *lines):
     folder.mkdir(exist_ok=True)
-    (folder / 'log.jsonl').write_text('\n'.join(line if isinstance(line, str) else json.dumps(line) for line in lines) + '\n')
+    lines = [line if isinstance(line, str) else json.dumps(line) for line in lines]
+    (folder / 'log.jsonl').write_text('\n'.join(lines) + '\n')
     return str(folder)
 
 
 def test_curves_hold_the_numbers_of_the_log(drawn, tmp_path, capsys):
-    head, losses, scores = {'args': {}, 'config': {}}, [9.0, 5.0, 4.0, 8.0, 7.0], [0.1, 0.5, 0.6, 0.2, 0.3]
-    epochs = [{'epoch': e, 'stage': stage, 'loss': losses[i], 'val_CIDEr': scores[i], 'seconds': 1.0}
-              for i, (e, stage) in enumerate([(1, 'warm'), (2, 'warm'), (3, 'warm'), (1, 'joint'), (2, 'joint')])]
-    staged = write_log(tmp_path / 'staged', head, *epochs[:2], head, *epochs[2:], '{"epoch": 3, "sta')       # resumed once, and cut off
-    plain = write_log(tmp_path / 'plain', head, {'epoch': 1, 'loss': 3.0, 'val_accuracy': 0.5}, {'epoch': 2, 'loss': 2.0, 'val_accuracy': 0.75},
-                      head, {'epoch': 1, 'loss': 6.0})                                                              # and begun anew
+    head = {'args': {}, 'config': {}}
+    epochs = []
+    for epoch, stage, loss in ((1, 'warm', 9), (2, 'warm', 5), (3, 'warm', 4), (1, 'joint', 8),
+                               (2, 'joint', 7)):
+        epochs.append({'epoch': epoch, 'stage': stage, 'loss': loss, 'val_CIDEr': 1 / loss})
+    staged = write_log(tmp_path / 'staged', head, *epochs[:2], head, *epochs[2:], '{"epoch": 3, "s')
+    write_log(tmp_path / 'plain', head, {'epoch': 1, 'loss': 3.0, 'val_accuracy': 0.5},
+              {'epoch': 2, 'loss': 2.0}, head, {'epoch': 1, 'loss': 6.0})       # started again
     (tmp_path / 'plain' / 'best.pt').write_bytes(b'not read')
-    evaluate.main([staged, str(tmp_path / 'plain' / 'best.pt'), '--curves'])
-    assert (tmp_path / 'staged' / 'curves.png').read_bytes()[:4] == b'\x89PNG' and 'curves.png' in capsys.readouterr().out
+    show.main(['curves', staged, str(tmp_path / 'plain' / 'best.pt')])
+    assert (tmp_path / 'staged' / 'curves.png').read_bytes()[:4] == b'\x89PNG'
+    assert 'curves.png' in capsys.readouterr().out
     panels = {axis.get_title(): axis for axis in drawn[0].axes}
     assert set(panels) == {'training loss', 'validation CIDEr', 'validation accuracy'}
-    lines = [(list(line.get_xdata()), list(line.get_ydata())) for line in panels['training loss'].lines if line.get_linestyle() == '-']
+    lines = [(list(line.get_xdata()), list(line.get_ydata()))
+             for line in panels['training loss'].lines if line.get_linestyle() == '-']
     assert lines == [([1, 2, 3], [9, 5, 4]), ([4, 5], [8, 7]), ([1, 2], [3, 2]), ([3], [6])]
-    marks = [line.get_xdata()[0] for line in panels['validation CIDEr'].lines if line.get_linestyle() == ':']
-    assert marks == [0.5, 3.5] and [t.get_text() for t in panels['validation CIDEr'].texts] == ['warm', 'joint']
-    assert [t.get_text() for t in panels['training loss'].get_legend().get_texts()] == ['staged', 'plain']
+    cider = panels['validation CIDEr']
+    marks = [line.get_xdata()[0] for line in cider.lines if line.get_linestyle() == ':']
+    assert marks == [0.5, 3.5]
+    assert [text.get_text() for text in cider.texts] == ['warm', 'joint']
+    legend = panels['training loss'].get_legend().get_texts()
+    assert [text.get_text() for text in legend] == ['staged', 'plain']
 
 
 @pytest.mark.parametrize('lines, message', [
-    (None, 'log.jsonl: there is no log; train.py writes one'), (['{"args": {}}'], 'no epoch was finished yet'), ([''], 'no epoch was finished'),
-    (['{"args": {}}', 'broken', '{"epoch": 1, "loss": 2}'], "line 2: expected an epoch of train.py, found 'broken'"),
+    (None, 'log.jsonl: there is no log; train.py writes one'),
+    (['{"args": {}}'], 'no epoch was finished yet'), ([''], 'no epoch was finished'),
+    (['{"args": {}}', 'broken', '{"epoch": 1, "loss": 2}'], "line 2: .* found 'broken'"),
     (['3', '{"epoch": 1, "loss": 2}'], 'line 1: expected an epoch')])
-def test_a_log_that_cannot_be_drawn_is_told(tmp_path, lines, message):
+def test_a_log_that_cannot_be_drawn_is_reported(tmp_path, lines, message):
     if lines is not None:
         write_log(tmp_path, *lines)
     with pytest.raises(BadInput, match=message):
-        evaluate.main([str(tmp_path), '--curves'])
+        show.main(['curves', str(tmp_path)])
 
 
-# evaluate.py: --show, --glimpse, names of files ----------------------------------------------------------------------
-
-@pytest.fixture(scope='module')
-def clips(tmp_path_factory):
-    """UCF-11's layout with eight test clips of two actions, and a recogniser that takes each for the first action -> root, run"""
-    root = tmp_path_factory.mktemp('root')
-    (root / 'ucf11' / 'features' / 'clip').mkdir(parents=True)
-    for n in range(16, 20):
-        for action in ('diving', 'golf'):
-            (root / 'ucf11' / action / f'v_{action}_{n}').mkdir(parents=True)
-            (root / 'ucf11' / action / f'v_{action}_{n}' / f'{action}{n}.avi').touch()
-            np.save(root / 'ucf11' / 'features' / 'clip' / f'{action}{n}.npy', np.random.default_rng(n).random((5, 3, 3, 4), dtype=np.float32))
-    torch.manual_seed(0)
-    cfg = sta.Config(task='recognise', feats={'clip': [3, 3, 4]}, frames=5, classes=2, features=('clip',), hidden=8, layers=1)
-    model = sta.Recogniser(cfg)
-    with torch.no_grad():
-        model.classify.bias[0] += 3
-    (root / 'run').mkdir()
-    checkpoint = dict(model='sta', dataset='ucf11', scheme='official', fold=1, limit=None, config=dataclasses.asdict(cfg), vocab=None)
-    torch.save({**checkpoint, 'state_dict': model.state_dict()}, root / 'run' / 'best.pt')
-    return root, root / 'run', checkpoint
-
-
-def test_show_draws_clips_spread_over_the_split(clips, capsys):
-    root, run, _ = clips
-    evaluate.main([str(run), str(run), '--show', '3', '--root', str(root), '--device', 'cpu'])
-    assert sorted(p.name for p in (run / 'figures').iterdir()) == ['diving16.png', 'diving18.png', 'golf17.png']  # 0, 2 and 5 of 8
-    evaluate.main([str(run), '--show', '99', '--root', str(root), '--device', 'cpu'])
-    assert len(list((run / 'figures').iterdir())) == 8
-
-
-def test_another_checkpoint_of_a_run_leaves_the_run_s_own_files_alone(clips, tmp_path):
-    root, run, _ = clips
-    for name in ('best.pt', 'best-joint.pt'):
-        (tmp_path / name).write_bytes((run / 'best.pt').read_bytes())
-    evaluate.main([str(tmp_path / 'best-joint.pt'), '--root', str(root), '--device', 'cpu'])
-    assert {p.name for p in tmp_path.iterdir()} == {'best.pt', 'best-joint.pt', 'captions-best-joint.json', 'attention-best-joint.png'}
-    evaluate.main([str(tmp_path / 'best.pt'), '--root', str(root), '--device', 'cpu'])
-    assert {'captions.json', 'attention.png'} <= {p.name for p in tmp_path.iterdir()}
-
-
-def test_a_glimpse_has_three_rows_and_is_for_clips_that_are_wrong(clips, drawn, capsys, monkeypatch):
-    root, run, _ = clips
-    monkeypatch.setattr(sta, 'glimpse', functools.partial(sta.glimpse, steps=9))
-    more = ['--root', str(root), '--device', 'cpu']
-    evaluate.main([str(run), '--glimpse', 'auto', *more])
-    assert (run / 'glimpse-golf16.png').exists()                                # the first that is no diving
-    out = capsys.readouterr().out
-    assert 'golf16: golf, taken for diving' in out and 'at step 9: diving' in out and 'probability of 0.' in out
-    found = said(drawn[0])
-    assert 'learned: | diving' in found and 'random: | ' in found and 'not found at step 9: | diving' in found
-    assert len(drawn[0].axes[0].images) == 3 * 5                                # rows of maps alone: these clips have no frames
-    with pytest.raises(BadInput, match='diving17: its class is right already; wrong are, for example, golf16 and golf17'):
-        evaluate.main([str(run), '--glimpse', 'diving17', *more])
-    with pytest.raises(BadInput, match='--glimpse nowhere: no video of the test split, whose first is diving16'):
-        evaluate.main([str(run), '--glimpse', 'nowhere', *more])
-
-
-def test_the_rows_of_a_glimpse_are_learned_random_and_found(drawn, tmp_path):
-    corpus = Corpus('shapes', 'test', labels={'test00001': [2, 0]}, classes=['grows', 'shrinks', 'left'])
-    found = {name: torch.eye(49)[[cell] * 16] for name, cell in (('learned', 0), ('random', 24), ('found', 48))}
-    show.draw_glimpse({**found, 'predicted': (1, 0, 2), 'steps': 7, 'probability': 0.5}, corpus, 'test00001', tmp_path / 'a.png')
-    rows = np.array([image.get_array() for image in drawn[0].axes[0].images], float).reshape(4, 16, 7, 16, 7, 16, 3).mean((1, 3, 5, 6))
-    light = rows[1:] / rows[0]                                                  # (3, 7, 7), against the clip without maps
-    assert [np.unravel_index(row.argmax(), (7, 7)) for row in light] == [(0, 0), (3, 3), (6, 6)]
-    assert ' | '.join(part for part in said(drawn[0]).split(' | ') if not part.isdigit()).endswith(
-        'learned: | shrinks | random: | grows | found at step 7: | left')
-
-
-@pytest.mark.parametrize('flags, message', [
-    (['--show', '0'], '--show 0: how many videos'), (['--show', '1', '--words'], 'do that alone: leave'), (['--curves', '--json', 'x'], 'do that alone'),
-    (['--show', '1', '--step', '2'], '--step is for runs of vre'), (['other', '--show', '1'], 'learned from shapes, .* from ucf11'),
-    (['pooled', '--glimpse', 'auto'], '--glimpse is for one run of sta')])
-def test_flags_that_do_not_fit_are_told_before_any_work(clips, tmp_path, flags, message):
-    root, run, checkpoint = clips
-    saved = torch.load(run / 'best.pt', weights_only=True)
-    (tmp_path / 'other').mkdir()
-    torch.save({**saved, 'dataset': 'shapes'}, tmp_path / 'other' / 'best.pt')
-    runs = [str(tmp_path / 'other')] if flags[0] in ('other', 'pooled') else []
-    with pytest.raises(BadInput, match=message):
-        evaluate.main([str(run), *runs, *[f for f in flags if f not in ('other', 'pooled')], '--root', 'nowhere'])
-
-
-def test_a_glimpse_needs_a_model_that_chooses_a_place(clips, tmp_path):
-    _, _, checkpoint = clips
-    cfg = sta.Config(**{**checkpoint['config'], 'variant': 'avgpool'})
-    torch.save({**checkpoint, 'config': dataclasses.asdict(cfg), 'state_dict': sta.Recogniser(cfg).state_dict()}, tmp_path / 'best.pt')
-    with pytest.raises(BadInput, match='--glimpse is for one run of sta that recognises with --variant soft'):
-        evaluate.main([str(tmp_path), '--glimpse', 'auto', '--root', 'nowhere'])
-
-
+# ------------------------------------------------------- parts of speech
 def test_parts_of_speech_are_counted(monkeypatch, tmp_path):
     import nltk
     tags = dict(a='DET', man='NOUN', dog='NOUN', runs='VERB', sings='VERB', red='ADJ')
-    monkeypatch.setattr(nltk, 'pos_tag_sents', lambda sentences, tagset: [[(w, tags[w]) for w in s] for s in sentences])
-    shares, words = show.word_classes(['a man runs', 'a red man sings', 'a dog runs', 'a man runs'], skip=1)
+
+    def tag(sentences, tagset):
+        for sentence in sentences:
+            yield [(word, tags[word]) for word in sentence]
+
+    monkeypatch.setattr(nltk, 'pos_tag_sents', tag)
+    tagged = show.tag(['a man runs', 'a red man sings', 'a dog runs', 'a man runs'])
+    shares, frequent = show.word_classes(tagged, skip=1)
     # man 3, runs 3, dog 1, sings 1, red 1: nine in all; the most frequent, man, is left out
-    assert shares == {'verb': pytest.approx(4 / 9), 'noun': pytest.approx(4 / 9), 'adjective': pytest.approx(1 / 9)}
-    assert words[0] == ('runs', 'verb', 3) and {w for w, _, _ in words} == {'runs', 'dog', 'sings', 'red'}
-    assert show.draw_words(shares, words, tmp_path / 'w.png').read_bytes()[:4] == b'\x89PNG'
+    assert shares == pytest.approx({'verb': 4 / 9, 'noun': 4 / 9, 'adjective': 1 / 9})
+    assert frequent[0] == (('runs', 'verb'), 3)
+    assert {word for (word, _), _ in frequent} == {'runs', 'dog', 'sings', 'red'}
+    assert show.draw_words(shares, frequent, tmp_path / 'w.png').read_bytes()[:4] == b'\x89PNG'
 
 
-def test_a_missing_tagger_gets_the_line_to_type(monkeypatch):
-    import nltk
-    monkeypatch.setattr(nltk.data, 'path', [])
-    with pytest.raises(BadInput, match=r"nltk.download\('averaged_perceptron_tagger_eng'\)"):
-        show.word_classes(['a man runs'])
+def test_words_of_the_embedded_world_are_classed_by_its_own_lexicon():
+    caption = 'the golden plus left of a red box gets bigger and shrinks with a beep'
+    kinds = {word: kind for word, kind in show.tag_shapes([caption]) if kind}
+    assert kinds == {'golden': 'adjective', 'plus': 'noun', 'red': 'adjective', 'box': 'noun',
+                     'gets': 'verb', 'bigger': 'adjective', 'shrinks': 'verb', 'beep': 'noun'}
+    assert ('after', None) in show.tag_shapes(['a red box runs after a green box'])
+
+
+# ------------------------------------------------------- the commands
+@pytest.fixture(scope='module')
+def clips(tmp_path_factory):
+    """UCF-11's layout with eight test clips of two actions, and a recogniser that takes each for
+    the first action -> root, function that saves a run like it"""
+    root = tmp_path_factory.mktemp('root')
+    features = root / 'ucf11' / 'features'
+    for kind in ('clip', 'other'):
+        (features / kind).mkdir(parents=True)
+    for n in range(16, 20):
+        for action in ('diving', 'golf'):
+            folder = root / 'ucf11' / action / f'v_{action}_{n}'
+            folder.mkdir(parents=True)
+            (folder / f'{action}{n}.avi').touch()
+            values = np.random.default_rng(n).random((5, 3, 3, 4), dtype=np.float32)
+            np.save(features / 'clip' / f'{action}{n}.npy', values)
+            np.save(features / 'other' / f'{action}{n}.npy', values)
+
+    def make(name, kind='clip', variant='soft', dataset='ucf11', limit=None):
+        run = make_run('sta', feats={kind: [3, 3, 4]}, task='recognise')
+        run.cfg = sta.Config(task='recognise', features=(kind,), hidden=8, layers=1,
+                             variant=variant)
+        run.sizes.classes = 2
+        run.dataset = datasets.Dataset(dataset, str(root), limit=limit)
+        torch.manual_seed(0)
+        model = run.build()
+        model.classify.bias.data[0] += 3
+        return save(run, model, root / name)
+
+    make('run')
+    return root, make
+
+
+def test_figures_are_spread_over_the_split(clips, capsys):
+    root, make = clips
+    flags = ['--root', str(root), '--device', 'cpu']
+    show.main(['figures', str(root / 'run'), make('other', 'other'), '--count', '3', *flags])
+    found = sorted(path.name for path in (root / 'run' / 'figures').iterdir())
+    assert found == ['diving16.png', 'diving18.png', 'golf17.png']      # 0, 2 and 5 of 8
+    show.main(['figures', str(root / 'run'), '--count', '99', *flags])
+    assert len(list((root / 'run' / 'figures').iterdir())) == 8
+
+
+def test_frames_of_real_videos_come_from_a_folder(clips, monkeypatch):
+    root, _ = clips
+    seen = []
+    monkeypatch.setattr(show.caption, 'frames_seen',
+                        lambda path, name, info: seen.append((path.name, name)) or GREY)
+    run, _ = runs.load(root / 'run', root)
+    run.encoders = {'clip': {'encoder': 'googlenet', 'weights': 'none', 'sampling': 'uniform5'}}
+    frames_of = show.find_films(str(root / 'ucf11'), run)
+    corpus = runs.open_split(run)
+    assert frames_of(corpus, 'golf17') is GREY and seen == [('golf17.avi', 'clip')]
+    assert frames_of(corpus, 'elsewhere') is None
+    with pytest.raises(BadInput, match='--videos nowhere: there is no such folder'):
+        show.find_films('nowhere', run)
+
+
+def test_a_glimpse_is_for_clips_that_are_wrong(clips, drawn, capsys, monkeypatch):
+    root, _ = clips
+    flags = ['--root', str(root), '--device', 'cpu']
+    monkeypatch.setattr(sta, 'glimpse', functools.partial(sta.glimpse, steps=9))
+    show.main(['glimpse', str(root / 'run'), *flags])
+    assert (root / 'run' / 'glimpse-golf16.png').exists()   # the first that is not diving
+    out = capsys.readouterr().out
+    assert 'golf16: golf, taken for diving' in out and 'after 9 steps: diving' in out
+    assert 'learned: | diving' in said(drawn[0])
+    assert 'not found after 9 steps: | diving' in said(drawn[0])
+    assert len(drawn[0].axes[0].images) == 3 * 5            # maps alone: there are no frames
+    for video in ('diving17', 'nowhere'):
+        with pytest.raises(BadInput, match=f'{video}: .* for example golf16 and golf17'):
+            show.main(['glimpse', str(root / 'run'), video, *flags])
+
+
+@pytest.mark.parametrize('command, message', [
+    ('figures run --count 0', '--count 0: must be at least 1'),
+    ('figures run --beam 0', '--beam 0: the beam width must be at least 1'),
+    ('figures run --step 2', '--step 2: .*run is not a run of vre'),
+    ('figures run --device toaster', '--device toaster'),
+    ('figures run shapes', 'shapes was trained on shapes, .*run on ucf11'),
+    ('page run limited', 'or with another split or --limit'),
+    ('page run --out nowhere/x.html', '--out nowhere/x.html: there is no folder nowhere'),
+    ('words run', 'run recognises actions and writes no captions'),
+    ('glimpse pooled', 'pooled: a glimpse needs a run of sta .* --variant soft')])
+def test_what_does_not_fit_is_reported_before_any_work(clips, monkeypatch, command, message):
+    root, make = clips
+    make('shapes', dataset='shapes')
+    make('limited', limit=3)
+    make('pooled', variant='avgpool')
+    monkeypatch.setattr(runs, 'open_split', None)           # would be the first work
+    monkeypatch.chdir(root)
+    with pytest.raises(BadInput, match=message):
+        name, *rest = command.split()
+        show.main([name, '--device', 'cpu', *rest])

@@ -1,0 +1,473 @@
+"""Figures of what a model looks at while it generates a caption or recognises an action.
+
+`look_at` replays a caption through decode.teacher_force and asks the paper's VIEW for the weights
+that reached each word. The figures, the page (page.py) and the measurements (grounding.py) all use
+the array that it returns.
+
+A figure is a list of Blocks, one below the other: the clip, then one for each run. A Block is text
+and rows of Tiles, such as one Tile for each word. So runs of different papers can be compared.
+
+Letters: T words, F steps in time, L places, Y X rows and columns of places, H W of pixels.
+"""
+import math
+import textwrap
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+import data
+import decode
+from data import BadInput
+from shapes import world
+
+WIDTH = 1600                        # pixels of a slide
+HEIGHT = 900
+DPI = 110                           # pixels per inch
+MARGIN = 16                         # pixels around a figure
+ROOM = WIDTH - 2 * MARGIN           # pixels between the margins
+GAP = 8                             # pixels between tiles
+LINE = 22                           # pixels of a line of text
+COLOURS = ('tab:blue', 'tab:orange', 'tab:green', 'tab:red')    # of bars
+KEYS = ('darkgoldenrod', 'red')     # of key frames: the default one, the refocused one
+MOST = 'Above each word is the frame that it looks at most, bright where the word looks. ' \
+       'The strip shows the weight of every frame.'
+ALIKE = 'Above each word is the middle frame, bright where the word looks. ' \
+        'It looks at the same places in all frames.'
+STRIPS = 'The strip above each word shows the weight of every frame, from the first to the last.'
+RECOGNISED = 'Each frame is bright where the model looks.'
+
+
+# ------------------------------------------------------- what was looked at
+@dataclass
+class Look:
+    """What the words of a caption looked at. A recogniser has a single word, the class."""
+    caption: str
+    words: list                                 # of the caption, and <eos>
+    weights: object = None                      # (T, F, Y, X); None without attention
+    parts: dict = field(default_factory=dict)   # label -> (T, F, Y, X): if weights are a mixture
+    bars: dict = field(default_factory=dict)    # aux name -> (labels, numbers (T, n))
+    key: int = None                             # the key frame
+    focus: object = None                        # (F,), probability that a frame is the key frame
+
+
+def on_grid(run, weights):
+    """(T, F, L) -> (T, F, Y, X), with Y = X = 1 if the places form no grid"""
+    weights = weights.float().cpu().numpy()
+    shape = run.sizes.feats[run.cfg.features[0]]
+    square = math.isqrt(weights.shape[2])       # ASTAR has a coarser grid than its features
+    for rows, columns in (shape[:2], (square, square)) if len(shape) == 3 else ():
+        if rows * columns == weights.shape[2]:
+            return weights.reshape(*weights.shape[:2], rows, columns)
+    return weights.sum(2)[:, :, None, None]
+
+
+def attention(run, aux):
+    """aux of one caption, a row per word -> the weights that reached each word (T, F, Y, X), or
+    None; {label: (T, F, Y, X)}, the parts if the numbers of a bar mix several maps. If one part has
+    weight 1 and the others 0, then the mixture is that part."""
+    view = run.paper.VIEW
+    mixed = view['attention'](aux)
+    if mixed is None:
+        return None, {}
+    parts = {}
+    for name, labels in view['bars'].items():
+        if name in aux and len(labels) > 1:
+            rows = torch.eye(len(labels))[:, None].expand(-1, len(mixed), -1)
+            alone = [view['attention']({**aux, name: row}) for row in rows]
+            if not torch.equal(alone[0], alone[1]):
+                parts |= {label: on_grid(run, one) for label, one in zip(labels, alone)}
+    return on_grid(run, mixed), parts
+
+
+def batch_of(run, corpus, video):
+    """-> a batch of one video"""
+    return data.to(data.Batches(corpus).collate([(video, [])]), run.device)
+
+
+@torch.no_grad()
+def look_at(run, model, corpus, video, caption=None):
+    """-> Look. Without a caption a captioner generates one by beam search."""
+    batch = batch_of(run, corpus, video)
+    if run.recognises:
+        return recognise(run, model, batch, corpus.classes)
+    memory, state = model.encode(batch)
+    if caption is None:
+        words, _ = decode.beam(model, memory, state, run.training.max_len, run.training.beam)
+        caption = run.vocabulary.decode(words[0].tolist())
+    tokens = run.vocabulary.encode(caption, run.training.max_len)
+    _, aux = decode.teacher_force(model, memory, state, torch.tensor([tokens], device=run.device))
+    aux = {name: value[0].float().cpu() for name, value in aux.items()}         # (T, ...)
+    view = run.paper.VIEW
+    look = Look(caption, [*caption.split()[:len(tokens) - 1], '<eos>'], *attention(run, aux))
+    for name, labels in view['bars'].items():
+        if name in aux:
+            look.bars[name] = labels, aux[name].reshape(len(tokens), -1).numpy()
+    if view.get('key') in aux:
+        look.key = int(aux[view['key']][0].argmax())        # the same at every word, like focus
+    if view.get('focus') in aux:
+        look.focus = aux[view['focus']][0].numpy()
+    return look
+
+
+def recognise(run, model, batch, classes):
+    """-> Look of a Recogniser, which gives all frames the same weight. Its aux 'space' (N, F, L)
+    says where it looks within each frame."""
+    probabilities, aux = model.predict(batch)
+    best = probabilities[0].argmax().item()
+    look = Look(classes[best], [classes[best]])
+    look.bars['class'] = ['probability'], probabilities[:1, best, None].cpu().numpy()
+    if 'space' in aux and aux['space'].any():
+        look.weights = on_grid(run, aux['space'][:1] / aux['space'].shape[1])
+    return look
+
+
+def even_in_time(weights):
+    """weights (T, F, Y, X): do all frames have the same weight?"""
+    when = weights.sum((2, 3))
+    return np.allclose(when, when[:, :1], rtol=0, atol=1e-6)
+
+
+def about_parts(look):
+    """-> which parts do not weigh frames"""
+    return ' '.join(f'{label} has no weights over frames: its share is spread evenly over them.'
+                    for label, part in look.parts.items() if even_in_time(part))
+
+
+# ------------------------------------------------------- layout
+@dataclass
+class Tile:
+    """One word or one clip. From top to bottom: bars, pictures side by side, small pictures, the
+    weight of every frame or a note, a label"""
+    label: str = ''
+    pictures: dict = field(default_factory=dict)            # tag in the corner -> uint8 (H, W, 3)
+    bars: tuple = ()                                        # numbers from 0 to 1
+    edges: dict = field(default_factory=dict)               # tag -> colours of lines around it
+    small: dict = field(default_factory=dict)               # label -> picture
+    when: object = None                                     # weights (F,), drawn as a strip
+    note: str = ''
+
+    def sizes(self, side):
+        """side: largest width of a picture -> width of each picture, heights of the five rows"""
+        tall = 0
+        for picture in self.pictures.values():
+            side = min(side, ROOM // len(self.pictures))
+            tall = round(side * picture.shape[0] / picture.shape[1])
+        strip = LINE if self.note else 0
+        if self.when is not None:
+            strip = 10 if tall else 40
+        small = LINE // 2 + tall // len(self.small) if self.small else 0
+        return side, (52 if self.bars else 0, tall, small, strip, LINE if self.label else 0)
+
+
+@dataclass
+class Block:
+    lines: list                                             # each a list of (text, colour)
+    rows: list = field(default_factory=list)                # lists of Tiles; long ones are wrapped
+    shows_clip: bool = False                                # whether the rows include the clip
+
+
+def arrange(blocks, side):
+    """Blocks, largest width of a picture -> [(line or Tile, x, y)], height of the figure"""
+    placed = []
+    y = MARGIN
+    for block in blocks:
+        for line in block.lines:
+            placed.append((line, MARGIN, y))
+            y += LINE
+        for tiles in filter(None, block.rows):
+            width = GAP + max(tile.sizes(side)[0] * max(len(tile.pictures), 1) for tile in tiles)
+            in_a_row = max((ROOM + GAP) // width, 1)
+            for first in range(0, len(tiles), in_a_row):
+                row = tiles[first:first + in_a_row]
+                heights = [sum(tile.sizes(side)[1]) for tile in row]
+                for i, tile in enumerate(row):              # their labels are on one line
+                    placed.append((tile, MARGIN + i * width, y + max(heights) - heights[i]))
+                y += max(heights) + GAP
+        y += MARGIN // 2
+    return placed, y + MARGIN // 2
+
+
+def write(axis, place, text, width, **how):
+    """Text at place = (x, y), smaller if it would be wider than `width` -> x of its end"""
+    written = axis.text(*place, text, parse_math=False, **{'fontsize': 11, 'va': 'top', **how})
+    while (extent := written.get_window_extent()).width > width and written.get_fontsize() > 1:
+        written.set_fontsize(written.get_fontsize() * max(0.98 * width / extent.width, 0.5))
+    return extent.x1
+
+
+def draw_image(axis, image, place, size, **how):
+    """image at place = (x, y), size = (width, height)"""
+    x, y = place
+    axis.imshow(image, extent=(x, x + size[0] - 2, y + size[1] - 2, y), aspect='auto', **how)
+
+
+def draw_tile(axis, tile, place, side):
+    """place = (x, y), side: largest width of a picture"""
+    x, y = place
+    side, (bars, tall, small, strip, _) = tile.sizes(side)
+    width = side * max(len(tile.pictures), 1)
+    for i, value in enumerate(tile.bars):
+        each = (width - GAP) / len(tile.bars)
+        left = x + GAP / 2 + i * each
+        top = y + bars - 2 - value * 32
+        axis.add_patch(Rectangle((left, top), each - 3, value * 32, color=COLOURS[i % 4]))
+        write(axis, (left + each / 2 - 1.5, top - 1), f'{value:.2f}'.removeprefix('0'), each - 1,
+              fontsize=7, ha='center', va='bottom')
+    y += bars
+    for i, (tag, picture) in enumerate(tile.pictures.items()):
+        left = x + i * side
+        draw_image(axis, picture, (left, y), (side, tall))
+        axis.text(left + 3, y + 3, tag, fontsize=7, color='white', va='top',
+                  bbox={'facecolor': 'black', 'alpha': 0.5, 'pad': 1, 'linewidth': 0})
+        for inner, colour in zip((2, 7), tile.edges.get(tag, ())):  # a second line is further in
+            size = (side - 2 - 2 * inner, tall - 2 - 2 * inner)
+            axis.add_patch(Rectangle((left + inner, y + inner), *size, fill=False,
+                                     edgecolor=colour, linewidth=3.5))
+    y += tall
+    for i, (label, picture) in enumerate(tile.small.items()):
+        each = side / len(tile.small)
+        write(axis, (x + i * each, y), label, each, fontsize=7, color=COLOURS[i % 4])
+        draw_image(axis, picture, (x + i * each, y + LINE // 2), (each, small - LINE // 2))
+    y += small
+    if tile.when is not None:
+        draw_image(axis, tile.when[None], (x, y), (width, strip), cmap='viridis', vmin=0)
+    middle = x + width / 2
+    write(axis, (middle, y), tile.note, width - 4, color='dimgrey', fontsize=8, ha='center')
+    write(axis, (middle, y + strip), tile.label, width - 4, ha='center')
+
+
+def draw(blocks, path):
+    """Write a PNG whose pictures are as large as a slide allows -> path"""
+    most = 1
+    for tiles in sum((block.rows for block in blocks), []):
+        if len(tiles) > 1:                                  # words, and not a clip
+            most = max(most, sum(len(tile.pictures) or 1 for tile in tiles))
+    in_a_row = math.ceil(most / math.ceil(most / 12))       # at most 12, in rows of equal length
+    for side in range(min(ROOM // in_a_row - GAP, 200), 59, -2):
+        placed, height = arrange(blocks, side)
+        if height <= HEIGHT * max(len(blocks) / 4, 1):      # more than three runs need more room
+            break
+    figure = Figure(figsize=(WIDTH / DPI, height / DPI), dpi=DPI)
+    FigureCanvasAgg(figure)                                 # measures text without a screen
+    axis = figure.add_axes((0, 0, 1, 1), xlim=(0, WIDTH), ylim=(height, 0), autoscale_on=False)
+    axis.axis('off')
+    for what, x, y in placed:
+        if isinstance(what, Tile):
+            draw_tile(axis, what, (x, y), side)
+            continue
+        for text, colour in what:
+            x = write(axis, (x, y), text, WIDTH - MARGIN - x, color=colour) + GAP
+    return save_figure(figure, path)
+
+
+def save_figure(figure, path):
+    try:
+        figure.savefig(path, dpi=DPI)
+    except OSError as error:
+        raise BadInput(f'cannot write {path}: {error}') from None
+    return Path(path)
+
+
+def paragraph(text, colour='dimgrey'):
+    """-> lines of a Block"""
+    return [[(line, colour)] for line in textwrap.wrap(text, 150)]
+
+
+# ------------------------------------------------------- pictures
+def frames_of(corpus, video):
+    """-> uint8 (F, H, W, 3), or None if only features are known. Shapes are rendered again."""
+    return world.render(world.scene(video)) if corpus.name == 'shapes' else None
+
+
+def spread(items, n):
+    """At most n of the items, evenly spaced"""
+    n = min(n, len(items))
+    return [items[i * len(items) // n] for i in range(n)]
+
+
+def frame_number(step, total, frames):
+    """One of the model's `total` steps in time -> the frame in its middle, counted from 1"""
+    return int((step + 0.5) * (total if frames is None else len(frames)) / total) + 1
+
+
+def light_up(frames, steps, light):
+    """frames (F, H, W, 3) or None; some of the model's steps in time; light (F, Y, X), 1 or less
+    -> {frame number: the frame, dark where there is no light}. Without frames the light falls on
+    white, and there are no pictures if there is no grid either."""
+    if frames is None and light[0].size == 1:
+        return {}
+    if frames is None:
+        frames = np.full((len(light), 96, 96, 3), 255, np.uint8)
+    size = frames.shape[1:3]
+    smooth = torch.tensor(light[steps], dtype=torch.float)[:, None]
+    smooth = torch.nn.functional.interpolate(smooth, size, mode='bilinear')[:, 0, ..., None]
+    pictures = {}
+    for step, bright in zip(steps, smooth.numpy()):
+        number = frame_number(step, len(light), frames)
+        pictures[str(number)] = (frames[number - 1] * (0.3 + 0.7 * bright)).astype(np.uint8)
+    return pictures
+
+
+def word_tile(look, t, frames, parts=1):
+    """-> Tile of word t. It has a picture for each of so many parts of the clip: the frame that the
+    word looks at most. The place with the highest weight is as bright as in the clip."""
+    weights = look.weights[t]                               # (F, Y, X)
+    tile = Tile(look.words[t])
+    if not weights.any():
+        tile.note = 'looks at nothing'
+        return tile
+    tile.when = weights.sum((1, 2))
+    pieces = np.array_split(np.arange(len(weights)), min(parts, len(weights)))
+    steps = [int(piece[tile.when[piece].argmax()]) for piece in pieces]
+    tile.pictures = light_up(frames, steps, weights / weights[steps].max())
+    for labels, numbers in look.bars.values():
+        if len(labels) == 1:
+            tile.label += f'   {labels[0]} {numbers[t, 0]:.2f}'
+        else:
+            tile.bars += tuple(numbers[t])
+    most = int(tile.when.argmax())
+    for label, part in look.parts.items():
+        light = part[t] / max(part[t, most].max(), 1e-9)
+        tile.small |= dict(zip([label], light_up(frames, [most], light).values()))
+    if len(weights) == 1:                                   # one map for all frames
+        tile.pictures = dict(zip(['all frames'], tile.pictures.values()))
+        tile.when = None
+    return tile
+
+
+def clip_row(frames, weights, also=(), when=None):
+    """weights (F, Y, X), of which the highest of each frame is as bright as the frame; also: steps
+    to show besides 16 evenly spaced ones; when: (F,) or None -> row of a Block, [] if empty"""
+    highest = weights.max((1, 2), keepdims=True)
+    seen = spread(np.flatnonzero(highest).tolist(), 16)
+    light = weights / np.maximum(highest, 1e-9)
+    tile = Tile(pictures=light_up(frames, sorted({*seen, *also}), light), when=when)
+    return [tile] if tile.pictures or when is not None else []
+
+
+def plain_clip(frames):
+    return [] if frames is None else clip_row(frames, np.ones((len(frames), 1, 1)))
+
+
+# ------------------------------------------------------- the figure of one video
+def captioner_block(run, model, corpus, video, frames):
+    """Fig. 3 of astar, 3.2 to 3.4 of sta, 6 and 10 of stats, 3 and 4 of vre"""
+    view = run.paper.VIEW
+    look = look_at(run, model, corpus, video)
+    if look.key is None:
+        block = Block(paragraph(f'{run.title}: {look.caption or "(no words)"}', 'black'))
+    else:
+        looks = []
+        chosen = model.cfg.step
+        for model.cfg.step in view['steps'] if look.focus is not None else ():
+            looks.append(look_at(run, model, corpus, video))    # vre watches a video twice
+        model.cfg.step = chosen
+        block = key_block(run, looks or [look], frames)
+    if look.weights is None or look.weights[0].size == 1:
+        return block                                        # there is nothing to choose
+    tiles = [word_tile(look, t, frames, view['parts']) for t in range(len(look.words) - 1)]
+    block.rows.append(tiles)                                # without <eos>
+    if any(tile.pictures for tile in tiles):
+        one_map = look.weights.shape[1] == 1
+        block.lines += paragraph(ALIKE if one_map else view['legend'] or MOST)
+    elif any(tile.when is not None for tile in tiles):
+        block.lines += paragraph(STRIPS)
+    if any(tile.small for tile in tiles):
+        names = ' and '.join(look.parts)
+        block.lines += paragraph(f'The small pictures show {names} alone, in the same frame. '
+                                 + about_parts(look))
+    for labels, _ in look.bars.values():
+        if len(labels) > 1 and any(tile.bars for tile in tiles):
+            block.lines.append([('The bars show the weights of', 'dimgrey'), *zip(labels, COLOURS)])
+    return block
+
+
+def key_block(run, looks, frames):
+    """-> Block of the caption of each step, and the clip with lines around the key frames"""
+    total = looks[0].weights.shape[1]
+    row = clip_row(frames, np.ones((total, 1, 1)), [look.key for look in looks], looks[0].focus)
+    block = Block([], [row], shows_clip=bool(row))
+    for step, (look, colour) in enumerate(zip(looks, KEYS), 1):
+        number = frame_number(look.key, total, frames)
+        text = f'{run.title}, step {step}, key frame {number}: {look.caption or "(no words)"}'
+        block.lines += paragraph(text, colour)
+        for tile in row:
+            tile.edges.setdefault(str(number), []).append(colour)
+    if row:
+        block.lines += paragraph('A coloured border marks the key frame, from which the clip is '
+                                 'read in both directions.')
+    if len(looks) > 1:
+        block.lines += paragraph('The strip below the clip shows how likely each frame is the key '
+                                 f'frame. The words are those of step {run.cfg.step}.')
+    return block
+
+
+def class_line(title, name, right):
+    """-> a line of a Block"""
+    return [(f'{title}:', 'black'), (name, 'tab:green' if right else 'tab:red')]
+
+
+def true_classes(corpus, video):
+    return [corpus.classes[number] for number in corpus.labels[video]]
+
+
+def recogniser_block(run, model, corpus, video, frames):
+    """Fig. 2.2 and 2.3 of sta: where each frame was looked at, and the class"""
+    look = look_at(run, model, corpus, video)
+    said = f'{look.caption} ({look.bars["class"][1].item():.2f})'
+    block = Block([class_line(run.title, said, look.caption in true_classes(corpus, video))])
+    if look.weights is not None:
+        block.rows.append(clip_row(frames, look.weights[0]))
+        block.lines += paragraph(RECOGNISED)
+    return block
+
+
+def draw_video(runs_and_models, corpus, video, path, frames=None):
+    """One video with what each run makes of it -> path. corpus.features holds the features that the
+    runs read. frames: uint8 (F, H, W, 3), if the corpus cannot provide them"""
+    if frames is None:
+        frames = frames_of(corpus, video)
+    if frames is not None:
+        every = max(frames.shape[1] // 200, 1)              # no picture has more pixels
+        frames = frames[:, ::every, ::every]
+    kinds = {run.recognises for run, _ in runs_and_models}
+    head = Block([[(video, 'black')]])
+    if True in kinds and corpus.labels.get(video):
+        names = ' and '.join(true_classes(corpus, video))
+        head.lines = [class_line(f'{video}, true class', names, True)]
+    if False in kinds:
+        for reference in corpus.captions.get(video, [])[:2]:
+            head.lines += paragraph(f'reference: {reference}')
+    blocks = [head]
+    said = list(head.lines)
+    for run, model in runs_and_models:
+        make = recogniser_block if run.recognises else captioner_block
+        block = make(run, model, corpus, video, frames)
+        block.lines = [line for line in block.lines if line not in said]    # a legend only once
+        said += block.lines
+        blocks.append(block)
+    if not all(block.shows_clip for block in blocks[1:]):
+        head.rows.append(plain_clip(frames))
+    return draw(blocks, path)
+
+
+def draw_glimpse(run, seen, corpus, video, path):
+    """Fig. 2.8 of sta, from what sta.glimpse() returns -> path"""
+    frames = frames_of(corpus, video)
+    right = corpus.labels[video][0]
+    head = Block([class_line(f'{video}, true class', corpus.classes[right], True)],
+                 [plain_clip(frames)])
+    head.lines += paragraph(RECOGNISED)
+    blocks = [head]
+    found = 'found' if seen['predicted'][2] == right else 'not found'
+    titles = {'learned': 'learned', 'random': 'random',
+              'found': f'{found} after {seen["steps"]} steps'}
+    for (name, title), predicted in zip(titles.items(), seen['predicted']):
+        line = class_line(title, corpus.classes[predicted], predicted == right)
+        blocks.append(Block([line], [clip_row(frames, on_grid(run, seen[name][None])[0])]))
+    return draw(blocks, path)

@@ -1,0 +1,211 @@
+"""Attention against the truth of the embedded world:  python -m tools.grounding RUN ...
+
+The attention of a word is a distribution over frames and places. If the model has fewer steps in
+time than the clip has frames, the weight of a step is spread evenly over its frames. For words that
+the caption gets right we measure
+
+    box      the share of the attention on places that the shape's box touches, in the frames that
+             show the shape. A subject, verb or direction belongs to the shape that does this
+             action, an object to the other shape.
+    window   the share of the attention on the frames of the action
+
+each followed, in brackets, by its value under even attention. A second table holds the paper's own
+numbers, such as the weights of ST and TS. A single run is measured in more detail.
+Letters as in figures.py.
+"""
+import argparse
+
+import numpy as np
+
+import evaluate
+from data import BadInput
+from shapes import words, world
+from tools import figures, runs
+
+ROLES = ('subject', 'verb', 'direction', 'object')
+
+
+def inside(boxes, rows, columns):
+    """boxes [x0, y0, x1, y1] in pixels, or None -> (F, Y, X) of bool: the places they touch"""
+    top = np.arange(rows)[:, None] * world.SIDE / rows
+    left = np.arange(columns) * world.SIDE / columns
+    found = np.zeros((len(boxes), rows, columns), bool)
+    for frame, box in enumerate(boxes):
+        if box:
+            x0, y0, x1, y1 = box
+            found[frame] = (top + world.SIDE / rows > y0) & (top < y1)
+            found[frame] &= (left + world.SIDE / columns > x0) & (left < x1)
+    return found
+
+
+def per_frame(weights):
+    """weights (F, Y, X) of a word -> (STEPS, Y, X), those of each frame of the clip"""
+    step = np.arange(world.STEPS) * len(weights) // world.STEPS     # the step that covers a frame
+    frames = np.bincount(step, minlength=len(weights))
+    return weights[step] / frames[step, None, None]
+
+
+def on_box(weights, boxes):
+    """weights (F, Y, X) of a word, the boxes of a shape -> {'box', 'box chance': share}, empty if
+    no weight is in frames that show the shape"""
+    weights = per_frame(weights)
+    within = inside(boxes, *weights.shape[1:])
+    when = weights.sum((1, 2)) * within.any((1, 2))
+    if not when.any():
+        return {}
+    chance = (when * within.mean((1, 2))).sum()
+    return {'box': (weights * within).sum() / when.sum(), 'box chance': chance / when.sum()}
+
+
+def measure_word(look, t, truth, shape):
+    """shape: index into truth['boxes'], None for an article -> {measure: number} of word t, empty
+    if it looks at nothing"""
+    weights = look.weights[t]                                               # (F, Y, X)
+    found = {}
+    if not weights.any():
+        return found
+    for labels, values in look.bars.values():
+        found |= dict(zip(labels, values[t]))
+    if shape is not None and weights[0].size > 1:
+        found |= on_box(weights, truth['boxes'][shape])
+    if shape is not None and len(weights) > 1:
+        first, last = truth['window']
+        found['window'] = per_frame(weights)[first:last + 1].sum()
+        found['window chance'] = (last - first + 1) / world.STEPS
+    return found
+
+
+def measured_words(caption, truth):
+    """-> [(index, role, index of its shape)] for articles, and for words of slots that are right"""
+    roles = words.word_roles(caption, truth)
+    right = words.slots_right(caption, truth)
+    found = [(t, 'article', None) for t, word in enumerate(caption.split())
+             if word in ('a', 'the')]
+    for slot, _, start, end in words.parse(caption, words.is_swapped(caption, truth)):
+        shape = int(slot in ('object', 'second action'))
+        found += [(t, roles[t], shape) for t in range(start, end)
+                  if roles[t] in ROLES and right.get(slot)]
+    return found
+
+
+def measure_key(focus, window):
+    """VRE: probabilities (F,) of the key frame, first and last frame of the action
+    -> {frame: whether it shows the action}"""
+    first, last = window
+    key = focus.argmax() * world.STEPS // len(focus)
+    middle = world.STEPS // 2
+    return {'refocused key': first <= key <= last, 'middle frame': first <= middle <= last,
+            'chance': (last - first + 1) / world.STEPS}
+
+
+def means(records, least=1):
+    """[(row, {column: number})] -> {row: {column: mean}}, without means of fewer numbers"""
+    table = {}
+    for row, numbers in records:
+        for column, number in numbers.items():
+            table.setdefault((row, column), []).append(number)
+    found = {}
+    for (row, column), numbers in table.items():
+        if len(numbers) >= least:
+            found.setdefault(row, {})[column] = float(np.mean(numbers))
+    return found
+
+
+def ground(run, model, corpus, captions):
+    """captions {id: str} -> three tables {row: {column: mean}}: measures of each role; the paper's
+    numbers at each position that a tenth of the captions reach; key frames"""
+    roles = []
+    positions = []
+    keys = []
+    for video, caption in captions.items():
+        truth = corpus.truth[video]
+        look = figures.look_at(run, model, corpus, video, caption)
+        for labels, values in look.bars.values():
+            for t, numbers in enumerate(values[:-1]):                       # without <eos>
+                positions += [(label, {t: number}) for label, number in zip(labels, numbers)]
+        if look.weights is not None:
+            roles += [(role, measure_word(look, t, truth, shape))
+                      for t, role, shape in measured_words(caption, truth)]
+        if look.focus is not None:
+            keys.append(('action', measure_key(look.focus, truth['window'])))
+    return means(roles), means(positions, len(captions) / 10), means(keys)
+
+
+def ground_recogniser(run, model, corpus):
+    """-> {'box', 'box chance': mean over clips} of the shape that acts, {} without attention"""
+    records = []
+    for video in corpus.ids:
+        look = figures.look_at(run, model, corpus, video)
+        if look.weights is not None:
+            boxes = corpus.truth[video]['boxes'][0]
+            records.append(('clips', on_box(look.weights[0], boxes)))
+    return means(records).get('clips', {})
+
+
+def print_table(head, rows):
+    """In Markdown"""
+    for cells in (head, ['---'] * len(head), *rows):
+        print('| ' + ' | '.join(cells) + ' |')
+    print()
+
+
+def row_text(row):
+    return '  '.join(f'{name} {value:.3f}' for name, value in row.items())
+
+
+def report(loaded, split):
+    """Compare captioners. A single one is measured in more detail."""
+    measures = [(what, role) for what in ('box', 'window') for role in ROLES]
+    shares = []
+    numbers = []
+    for run, model in loaded:
+        corpus = runs.open_split(run, split)
+        captions = evaluate.describe(run, model, corpus, run.training.beam, progress=True)
+        roles, positions, keys = ground(run, model, corpus, captions)
+        row = []
+        for what, role in measures:
+            found = roles.get(role, {})
+            cell = f'{found[what]:.2f} ({found[what + " chance"]:.2f})' if what in found else ''
+            row.append(cell)
+        shares.append([run.title, *row])
+        for label in positions:
+            found = [roles.get(role, {}).get(label) for role in ('article', *ROLES)]
+            row = ['' if number is None else f'{number:.2f}' for number in found]
+            if any(row):
+                numbers.append([run.title, label, *row])
+    print_table(['run', *map(', '.join, measures)], shares)
+    if numbers:
+        print_table(['run', 'number', 'article', *ROLES], numbers)
+    if len(loaded) > 1:
+        return
+    for label, row in positions.items():
+        print(f'{label} from the first word on: ' + ' '.join(f'{v:.2f}' for v in row.values()))
+    for row in keys.values():
+        print(f'frames that show the action: {row_text(row)}')
+    print(f'slots that are right in {len(captions)} captions of the {corpus.split} split')
+    for name, value in words.slot_table(captions, corpus.truth).items():
+        print(f'  {name:24} {value:.3f}')
+
+
+def main(argv):
+    parser = argparse.ArgumentParser(prog='python -m tools.grounding', description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    runs.add_flags(parser)
+    args = parser.parse_args(argv)
+    loaded = runs.load_all(args)
+    for run, _ in loaded:
+        if run.dataset.name != 'shapes':
+            raise BadInput(f'{run.path} was trained on {run.dataset.name}, and only the dataset '
+                           'shapes comes with the truth')
+        if run.recognises and len(loaded) > 1:
+            raise BadInput(f'{run.path} recognises actions: measure it without other runs')
+    run, model = loaded[0]
+    if not run.recognises:
+        report(loaded, args.split)
+        return
+    found = ground_recogniser(run, model, runs.open_split(run, args.split))
+    print(f'attention against the truth: {row_text(found) or "this model has no attention"}')
+
+
+if __name__ == '__main__':
+    runs.user_main(main)
