@@ -1,0 +1,92 @@
+"""docs/PAPERS.md: the list of differences is that of the source, and every test it names exists."""
+import re
+
+import pytest
+
+from tools import papers
+from tools.papers import Tag
+
+SOURCE = '''"""A docstring may say DEVIATION: it is not a comment."""
+x = 1                       # H. UNSPECIFIED: the size; we chose 1
+# this line is about the next one, not about the size
+y = '# DEVIATION: in a string'
+# Words before the tag are not part of it. DEVIATION: paper a, here b,
+# because c. UNSPECIFIED: d;
+# we chose e
+
+# a new block
+if x:
+    # UNSPECIFIED:
+    # f; we chose g
+    y = (2,                 # DEVIATION: paper h, here i, because j
+         3)                 # a trailing comment does not continue the one above
+'''
+
+
+def test_a_tag_runs_to_the_next_tag_or_to_the_end_of_its_comment_block():
+    assert papers.tags(SOURCE) == [
+        Tag(2, 'UNSPECIFIED', 'the size; we chose 1'),
+        Tag(5, 'DEVIATION', 'paper a, here b, because c.'),
+        Tag(6, 'UNSPECIFIED', 'd; we chose e'),
+        Tag(11, 'UNSPECIFIED', 'f; we chose g'),
+        Tag(13, 'DEVIATION', 'paper h, here i, because j'),
+    ]
+
+
+def test_no_tag_is_lost():
+    listed = papers.tagged_files()
+    assert list(listed)[:5] == list(papers.PAPERS)
+    folders = (papers.ROOT, papers.ROOT / 'shapes', papers.ROOT / 'tools')
+    paths = [path for folder in folders for path in folder.glob('*.py')]
+    paths.remove(papers.ROOT / 'tools' / 'papers.py')           # its docstring explains the tags
+    for path in paths:
+        source = path.read_text()
+        found = listed.get(path.relative_to(papers.ROOT).as_posix(), [])
+        assert len(found) == len(re.findall(r'#.*?\b(?:DEVIATION|UNSPECIFIED):', source)), path
+        for tag in found:
+            assert tag.kind in source.split('\n')[tag.line - 1]
+            assert len(tag.text.split()) > 3, f'{path}, line {tag.line}: too short to read alone'
+
+
+def test_the_page_is_up_to_date():
+    assert papers.main(['--check']) == 0, 'run: python -m tools.papers'
+
+
+@pytest.fixture
+def copy(tmp_path, monkeypatch):
+    """One tagged file and a page that knows nothing of it"""
+    (tmp_path / 'one.py').write_text('x = 1  # UNSPECIFIED: |x| of <eos>; we chose 1\n')
+    page = tmp_path / 'PAPERS.md'
+    page.write_text(f'# Errata\n\n{papers.START}\nold\n{papers.END}\n\nThe end.\n')
+    monkeypatch.setattr(papers, 'ROOT', tmp_path)
+    monkeypatch.setattr(papers, 'PAPERS', ('one.py',))
+    monkeypatch.setattr(papers, 'PAGE', page)
+    return page
+
+
+def test_check_finds_an_old_page_and_the_command_renews_that_section_alone(copy, capsys):
+    old = copy.read_text()
+    assert papers.main(['--check']) == 1
+    assert copy.read_text() == old
+    assert papers.main([]) == 0
+    assert '0 differences from the papers, 1 choices' in capsys.readouterr().out
+    new = copy.read_text()
+    assert r'| [1](../one.py#L1) | open | \|x\| of \<eos>; we chose 1 |' in new
+    assert new.startswith('# Errata\n\n') and new.endswith('\n\nThe end.\n') and 'old' not in new
+    assert papers.main(['--check']) == 0
+
+
+@pytest.mark.parametrize('text', ['', papers.START, papers.END, 2 * (papers.START + papers.END)])
+def test_a_page_without_both_markers_once_is_refused_and_left_alone(copy, text):
+    copy.write_text(text)
+    with pytest.raises(SystemExit, match='expected these two lines'):
+        papers.main([])
+    assert copy.read_text() == text
+
+
+def test_every_test_that_the_page_names_exists():
+    named = re.findall(r'`tests/(\w+\.py)::(\w+)`', papers.PAGE.read_text())
+    assert len(named) > 5
+    for file, function in named:
+        source = (papers.ROOT / 'tests' / file).read_text()
+        assert f'\ndef {function}(' in source, f'{file} has no {function}'
