@@ -373,10 +373,7 @@ def train_all(run, splits, args, checkpoint):
 
 def join_processes(args):
     """Under torchrun: connect to the other processes."""
-    INTERRUPTS.clear()
     if int(os.environ.get('WORLD_SIZE', 1)) == 1:
-        for name in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(name, interrupt)
         return
     if args.device.startswith('cuda'):
         args.device = f'cuda:{os.environ["LOCAL_RANK"]}'
@@ -405,10 +402,15 @@ def main(argv):
     if rank == 0:
         write_head(run, args)
     say(runs.summary(run, train, val))
+    INTERRUPTS.clear()
+    before = {}
+    if world == 1:                                      # while training, Ctrl-C saves first
+        before = {name: signal.signal(name, interrupt) for name in (signal.SIGINT, signal.SIGTERM)}
     run, model = train_all(run, (train, val), args, checkpoint)
+    for name, handler in before.items():
+        signal.signal(name, handler)
     if world > 1:
         dist.destroy_process_group()
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     if rank == 0 and (run.path / 'best.pt').exists():
         runs.load_weights(model, runs.read_checkpoint(run.path), run.path)
         evaluate.report([run], model.eval(), runs.open_split(run))
