@@ -76,6 +76,8 @@ def test_the_order_depends_on_seed_and_epoch_and_a_late_start_continues_it():
 
     assert order(0, 1) == order(0, 1) and order(0, 1)[2:] == order(0, 1, start=2)
     assert order(0, 1) != order(1, 1) and order(0, 1) != order(0, 2)
+    videos = [[batch['ids'] for batch in batches.epoch(0, seed)] for seed in (1, 2)]
+    assert videos[0] != videos[1]
     ids = batches.corpus.ids
     assert [batch['ids'] for batch in batches.in_order()] == [ids[:3], ids[3:6], ids[6:9], ids[9:]]
 

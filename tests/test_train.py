@@ -194,6 +194,29 @@ def test_the_stages_of_vre_follow_one_another(finished, root, tmp_path, no_repor
         train.main(flags('vre', root, tmp_path / 'run', '--frozen-epochs', '0'))
 
 
+@pytest.mark.parametrize('metric, best, epochs_run', [('CIDEr', 2, 4), ('loss', 3, 5)])
+def test_the_best_epoch_is_kept_and_patience_ends_the_run(root, tmp_path, no_report, monkeypatch,
+                                                          metric, best, epochs_run):
+    """CIDEr is best in epoch 2, the loss in epoch 3. Two epochs later the run stops."""
+    scores = iter(zip([1.0, 3.0, 2.0, 2.0, 2.0, 9.0], [5.0, 4.0, 3.0, 4.0, 3.5, 0.0]))
+    monkeypatch.setattr(evaluate, 'evaluate', lambda *args: (
+        dict(zip(('CIDEr', 'loss'), next(scores))), {}, {}))
+    train.main(flags('sta', root, tmp_path / 'run', '--epochs', '6', '--patience', '2',
+                     '--metric', metric))
+    assert len(epochs(tmp_path / 'run')) == epochs_run
+    assert torch.load(tmp_path / 'run' / 'best.pt', weights_only=True)['best_epoch'] == best
+
+
+def test_clipping_bounds_the_gradient(root, tmp_path, no_report):
+    """Adam divides by |g| + 1e-8, so a gradient clipped to 1e-12 hardly moves a weight."""
+    for name, more in (('clipped', '--clip 1e-12'), ('slow', '--rate 1e-12'), ('free', '')):
+        train.main(flags('sta', root, tmp_path / name, '--epochs', '1', '--weight-decay', '0',
+                         *more.split()))
+    clipped, slow, free = (weights(tmp_path / name / 'last.pt')['w_p.weight']
+                           for name in ('clipped', 'slow', 'free'))
+    assert torch.allclose(clipped, slow, atol=1e-6) and not torch.allclose(free, slow, atol=1e-4)
+
+
 # -------------------------------------------------------------------------------------- torchrun
 
 def torchrun(arguments, port):
