@@ -105,6 +105,7 @@ class Corpus:
     category: dict = field(default_factory=dict)        # id -> number
     categories: list = field(default_factory=list)      # names of the categories
     truth: dict = field(default_factory=dict)           # id -> the true content (shapes only)
+    answers: dict = field(default_factory=dict)         # id -> {slot: word} (puzzles only)
     features: dict = field(default_factory=dict)        # name -> Features, once the split is opened
 
     @property
@@ -114,7 +115,7 @@ class Corpus:
     def limit(self, n):
         """Keep the first n videos."""
         keep = self.ids[:n]
-        for name in ('captions', 'labels', 'category', 'truth'):
+        for name in ('captions', 'labels', 'category', 'truth', 'answers'):
             values = getattr(self, name)
             setattr(self, name, {video: values[video] for video in keep if video in values})
         return self

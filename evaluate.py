@@ -19,6 +19,7 @@ from tqdm import tqdm
 import data
 import decode
 from data import PAD, BadInput
+from shapes import puzzles
 from shapes import words as shape_words
 from tools import java, runs
 
@@ -233,8 +234,10 @@ def make_reward(spec, references, vocabulary):
 # --------------------------------------------------------------------------- a model on one split
 
 def main_metric(run, corpus):
-    """The score that decides which epoch is best. For captions it is CIDEr. For action labels it is
-    accuracy, or mean average precision (mAP) if clips have several labels."""
+    """The score that decides which epoch is best. For captions it is CIDEr, for puzzles slots. For
+    action labels it is accuracy, or mean average precision (mAP) if clips have several labels."""
+    if corpus.answers:
+        return 'slots'
     if not run.recognises:
         return 'CIDEr'
     several = any(len(labels) > 1 for labels in corpus.labels.values())
@@ -316,6 +319,8 @@ def evaluate(run, model, corpus, beam=1, quick=True):
     scores['loss'] = loss_per_word(run, model, corpus)
     if corpus.truth:
         scores['slots'] = shape_words.slot_accuracy(captions, corpus.truth)
+    if corpus.answers:
+        scores |= puzzles.score(captions, corpus.answers)
     return scores, captions, each
 
 

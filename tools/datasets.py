@@ -1,6 +1,7 @@
 """Datasets by name: the files that their authors publish, read as they are.
 
     shapes                        the embedded world, rendered on first use
+    puzzle-...                    a small task for one mechanism, made in memory (shapes/puzzles.py)
     msvd, msrvtt, mvad            captions
     folder                        your own videos and captions
     ucf11, hmdb51, hollywood2     action labels
@@ -20,6 +21,7 @@ from pathlib import Path
 import data
 from data import BadInput, Corpus, normalise
 from shapes import dataset as shapes
+from shapes import puzzles
 from tools import encoders
 
 def text(path):
@@ -253,7 +255,7 @@ def read_hollywood2(folder, split):
 READERS = {'msvd': read_msvd, 'msrvtt': read_msrvtt, 'mvad': read_mvad, 'folder': read_folder,
            'ucf11': read_ucf11, 'hmdb51': read_hmdb51, 'hollywood2': read_hollywood2,
            'shapes': shapes.read}
-NAMES = sorted(READERS)
+NAMES = [*sorted(READERS), *puzzles.NAMES]
 
 # Numbers of training, validation and test videos in the papers, after our own hold_back().
 EXPECTED = {'msvd': (1200, 100, 670), 'msrvtt': (6513, 497, 2990),
@@ -269,6 +271,7 @@ class Dataset:
     scheme: str = 'official'        # msrvtt: one of SCHEMES
     fold: int = 1                   # hmdb51: 1, 2 or 3
     limit: int = None               # use only this many videos of each split
+    seed: int = 0                   # puzzles: seed of the items
 
     def folder(self, kinds=()):
         """The folder of the dataset. kinds: names of features that are about to be read"""
@@ -285,6 +288,8 @@ class Dataset:
         if self.scheme != 'official' and self.name != 'msrvtt':
             raise BadInput(f'--split-scheme {self.scheme} is for msrvtt; {self.name} has only the '
                            'official split')
+        if self.name in puzzles.NAMES:
+            return self.puzzle(split, kinds)
         options = {}
         if self.name == 'msrvtt':
             options['scheme'] = self.scheme
@@ -303,6 +308,14 @@ class Dataset:
             corpus.limit(self.limit)
         corpus.features = {kind: self.open_features(folder, kind) for kind in kinds}
         return corpus
+
+    def puzzle(self, split, kinds):
+        """-> Corpus of a puzzle with these kinds of features"""
+        corpus = puzzles.read(self.name, split, self.seed)
+        for kind in kinds:
+            data.choose('--features', kind, corpus.features)
+        corpus.features = {kind: corpus.features[kind] for kind in kinds}
+        return corpus.limit(self.limit or len(corpus.ids))
 
     def open_features(self, folder, kind):
         """-> Features of that name. If there are none, the error says how to make them."""

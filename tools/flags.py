@@ -14,6 +14,7 @@ import torch
 import data
 import evaluate
 from data import BadInput
+from shapes import puzzles
 from tools import datasets, runs
 from tools.runs import Training
 
@@ -33,7 +34,8 @@ def make_parser(paper=None):
     add('--out', help='folder of the run (default: a new one, runs/MODEL-DATASET)')
     add('--resume', action='store_true',
         help='continue the run in --out (default: the newest in runs/)')
-    add('--seed', type=int, help='the same seed gives the same numbers on a CPU (default: 0)')
+    add('--seed', type=int,
+        help='the same seed gives the same numbers on a CPU, and the same puzzle (default: 0)')
     add('--split-scheme', choices=datasets.SCHEMES, help='msrvtt: which split (default: official)')
     add('--fold', type=int, choices=(1, 2, 3), help='hmdb51: which of its splits (default: 1)')
     add('--limit', type=int, metavar='N', help='use only the first N videos of each split')
@@ -160,7 +162,7 @@ def check_numbers(values):
 def check_metric(run):
     """Refuse a validation score that does not exist."""
     known = ['CIDEr', 'Bleu_1', 'Bleu_2', 'Bleu_3', 'Bleu_4', 'ROUGE_L', 'loss']
-    if run.dataset.name == 'shapes':
+    if run.dataset.name in ('shapes', *puzzles.NAMES):
         known.append('slots')
     if run.metric:
         data.choose('--metric', run.metric, ['accuracy', 'mAP'] if run.recognises else known)
@@ -172,12 +174,16 @@ def new_run(args, paper):
     name = args.dataset or 'shapes'
     defaults = {one: field.default for one, field in paper.fields().items()}
     task = given.get('task', defaults.get('task', ''))
-    presets = {**paper.PRESETS.get(name, {}), **paper.PRESETS.get(f'{name}/{task}', {})}
+    presets = {}
+    for key in (name.split('-')[0], name, f'{name}/{task}'):        # puzzle, then puzzle-order
+        presets |= paper.PRESETS.get(key, {})
     cfg, training = settings(paper, {**presets, **given})
     if args.limit is not None and args.limit < 1:
         raise BadInput(f'--limit {args.limit}: must be at least 1')
     dataset = datasets.Dataset(name, args.root, args.split_scheme or 'official', args.fold or 1,
                                args.limit)
+    if name in puzzles.NAMES:
+        dataset.seed = args.seed or 0
     return runs.Run(paper, cfg, training, dataset, given=given, seed=args.seed or 0,
                     metric=args.metric or '', device=args.device)
 

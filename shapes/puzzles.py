@@ -1,0 +1,133 @@
+"""Six puzzles. Each can be solved by one mechanism of the papers, and not without it.
+
+    python train.py --model stats --dataset puzzle-order
+
+A puzzle is made directly as features, without rendering and without a network, so a run takes a
+minute or two. A symbol is a one-hot vector. The caption consists of a few words, and the score
+`slots` is the share of the words asked for that are right.
+
+    puzzle-order    the verb tells which of two symbols comes first          STaTS: ST, ranked
+    puzzle-moment   the noun is the spotlit symbol of the frame that flashes STaTS: TS
+    puzzle-both     noun as in moment, verb as in order                      STaTS: both branches
+
+Letters:  N items, F frames, L places, D feature size
+"""
+from dataclasses import dataclass, field
+
+import numpy as np
+
+import data
+
+SIZES = {'train': 2000, 'val': 300, 'test': 600}
+NOISE = 0.05                            # standard deviation of the noise on every feature
+
+
+@dataclass
+class Items:
+    """The items of one split of a puzzle"""
+    feats: dict                         # name -> (N, F, ...)
+    words: dict                         # slot -> N words; a caption is one word of each, in order
+    truth: dict = field(default_factory=dict)   # name -> (N,): the frame, place, ... to attend to
+
+
+def one_hot(numbers, size):
+    """numbers (...) -> (..., size)"""
+    return np.eye(size)[numbers]
+
+
+def distinct(rng, count, size, number):
+    """-> (count, number): in each row, different numbers below `size` in random order"""
+    return rng.random((count, size)).argsort(1)[:, :number]
+
+
+# ------------------------------------------------------------------- STaTS: order, moment and both
+
+FRAMES = 8
+PLACES = 9                              # a grid of 3 x 3
+SYMBOLS = ('star', 'moon', 'sun', 'cloud', 'tree', 'bird')
+VERBS = ('sings', 'rings', 'blinks', 'jumps', 'spins', 'waits', 'hums', 'sinks', 'opens', 'closes')
+SIMPLE_VERBS = 8                        # the last two, opens and closes, differ in order alone
+
+
+def order(rng, count, split):
+    """Eight verbs are told by one symbol in one frame. Of two more symbols, both occur in every
+    clip that opens or closes: it opens if the first comes before the second. Validation and test
+    clips ask about these two verbs."""
+    verb = rng.integers(len(VERBS), size=count)
+    if split != 'train':
+        verb = rng.integers(SIMPLE_VERBS, len(VERBS), size=count)
+    x = np.zeros((count, FRAMES, 2, 2, SIMPLE_VERBS + 2))
+    when = np.sort(distinct(rng, count, FRAMES, 2), 1)
+    for n in range(count):
+        place = tuple(rng.integers(2, size=2))
+        if verb[n] < SIMPLE_VERBS:
+            x[n, when[n, 0], *place, verb[n]] = 1
+        else:
+            first = verb[n]
+            second = SIMPLE_VERBS + len(VERBS) - 1 - first
+            x[n, when[n, 0], *place, first] = 1
+            x[n, when[n, 1], *place, second] = 1
+    verbs = [VERBS[v] for v in verb]
+    return Items({'symbols': x}, {'noun': ['it'] * count, 'verb': verbs}, {'frame': when[:, 0]})
+
+
+PUZZLES = {'order': order}
+NAMES = [f'puzzle-{name}' for name in PUZZLES]
+
+
+# ------------------------------------------------------------------------------ as a dataset
+
+def make(name, split, seed=0):
+    """-> Items of one split. The same seed gives the same items."""
+    number = list(SIZES).index(split)
+    rng = np.random.default_rng([seed, number, *map(ord, name)])
+    items = PUZZLES[name.removeprefix('puzzle-')](rng, SIZES[split], split)
+    for kind, x in items.feats.items():
+        noisy = x + NOISE * rng.standard_normal(x.shape)
+        items.feats[kind] = noisy.astype(np.float32)
+    return items
+
+
+class Table:
+    """Like data.Features, but in memory: table[id] -> float32 (F, ...)"""
+    path = 'the puzzle'
+    info = {}
+
+    def __init__(self, ids, values):
+        self.rows = dict(zip(ids, values, strict=True))
+
+    def __getitem__(self, id):
+        return self.rows[id]
+
+    def check(self, ids):
+        """-> shape of one frame's feature, number of frames"""
+        frames, *shape = self.rows[ids[0]].shape
+        return shape, frames
+
+
+def read(name, split, seed):
+    """-> one split of a puzzle, with all its features"""
+    items = make(name, split, seed)
+    ids = [f'{split}{i:05d}' for i in range(SIZES[split])]
+    corpus = data.Corpus(name, split)
+    for id, *words in zip(ids, *items.words.values(), strict=True):
+        corpus.captions[id] = [' '.join(words)]
+        corpus.answers[id] = dict(zip(items.words, words))
+    corpus.features = {kind: Table(ids, values) for kind, values in items.feats.items()}
+    return corpus
+
+
+def score(captions, answers):
+    """captions {id: str}, answers {id: {slot: word}} -> {'slots': share of the words that are
+    right, slot: the same for each slot}. A slot that has the same word in all items is not asked
+    for, and does not count."""
+    right = {}
+    for id, words in answers.items():
+        said = captions[id].split()
+        for i, (slot, word) in enumerate(words.items()):
+            right.setdefault(slot, []).append(said[i:i + 1] == [word])
+    asked = {}
+    for slot, values in right.items():
+        if len({words[slot] for words in answers.values()}) > 1:
+            asked[slot] = sum(values) / len(values)
+    return {'slots': sum(asked.values()) / len(asked), **asked}
