@@ -1,0 +1,58 @@
+"""Tables from logs: every published number comes from a file in results/."""
+import json
+
+import pytest
+
+from data import BadInput
+from tools import results
+
+
+def make_run(folder, slots):
+    """A folder such as train.py leaves it"""
+    folder.mkdir(parents=True)
+    head = {'args': {}, 'seed': 1, 'git': 'abc', 'python': '3', 'torch': '2', 'threads': 1}
+    log = [head, {'epoch': 1, 'stage': 'a', 'loss': 1.23456, 'seconds': 10.0},
+           {'epoch': 2, 'stage': 'a', 'loss': 1.0, 'seconds': 20.0}, head,
+           {'epoch': 1, 'stage': 'b', 'loss': 0.5, 'seconds': 7.0}]
+    (folder / 'log.jsonl').write_text('\n'.join(map(json.dumps, log)))
+    captions = {'split': 'test', 'beam': 2, 'videos': {'v': {}}, 'scores': {'slots': slots}}
+    (folder / 'captions.json').write_text(json.dumps(captions))
+
+
+def test_a_record_keeps_the_epochs_and_adds_the_seconds_of_all_stages(tmp_path):
+    make_run(tmp_path / 'run', 0.987654)
+    found = results.record(tmp_path / 'run', '--model vre')
+    assert found['command'] == 'python train.py --model vre --seed 1'
+    assert found['seconds'] == 27.0
+    assert [epoch['loss'] for epoch in found['epochs']] == [1.2346, 1.0, 0.5]
+    assert found['scores'] == {'slots': 0.9877} and found['videos'] == 1
+
+
+@pytest.mark.parametrize('values, text', [
+    ([], 'not run'), ([0.5], '0.50'), ([0.501, 0.499], '0.50'), ([0.9, 1.0], '0.95 (0.90 to 1.00)')])
+def test_a_cell_has_the_mean_and_the_range(values, text):
+    assert results.mean_and_range(values) == text
+
+
+def test_runs_that_have_a_file_are_not_made_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, 'RESULTS', tmp_path)
+    monkeypatch.setitem(results.RUNS, 'puzzles', {'order-st': ''})
+    (tmp_path / 'puzzles').mkdir()
+    (tmp_path / 'puzzles' / 'order-st-1.json').write_text('{"scores": {"slots": 0.25}}')
+    assert results.missing('puzzles', 3) == [('order-st', 0), ('order-st', 2)]
+    assert results.puzzle_cells([('ST', 'order-st', 'slots')]) == 'ST 0.25'
+
+
+def test_a_table_is_made_again_between_its_marks(monkeypatch):
+    monkeypatch.setitem(results.TABLES, 'puzzles', lambda: [['a', 'b'], ['1', '2']])
+    page = 'x\n<!-- table puzzles -->\nold\n<!-- end of table -->\ny'
+    new = '| a | b |\n| --- | --- |\n| 1 | 2 |'
+    assert results.fill(page) == page.replace('old', new)
+    with pytest.raises(BadInput, match='end mark'):
+        results.fill('<!-- table puzzles -->\nold')
+
+
+@pytest.mark.parametrize('page', results.PAGES)
+def test_the_tables_in_the_documents_are_those_of_the_logs(page):
+    text = (results.TOP / page).read_text()
+    assert results.fill(text) == text, 'run python -m tools.results write'

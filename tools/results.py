@@ -1,0 +1,217 @@
+"""Tables of results, made from the logs of runs:  python -m tools.results [run] TABLE
+
+    python -m tools.results              list the tables, and how many of their runs there are
+    python -m tools.results TABLE        print a table
+    python -m tools.results run TABLE    make the runs that a table lacks; continues if interrupted
+    python -m tools.results write        put every table into README.md and docs/RESULTS.md
+
+Each run leaves one small file, results/TABLE/NAME-SEED.json: its command, versions, epochs and
+final scores. Every number in a table is computed from these files, and a test makes the tables in
+the documents again. So no number stands there without a log.
+"""
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tqdm import tqdm
+
+from data import BadInput, choose
+from tools import runs
+
+TOP = Path(__file__).resolve().parents[1]
+RESULTS = TOP / 'results'
+PAGES = ('README.md', 'docs/RESULTS.md')
+
+# Table -> name of a run -> flags of train.py
+RUNS = {
+    'puzzles': {
+        'order-st': '--model stats --dataset puzzle-order --variant st',
+        'order-ts': '--model stats --dataset puzzle-order --variant ts',
+        'order-mean': '--model stats --dataset puzzle-order --variant st --pool mean',
+    },
+}
+
+# Puzzle -> what the answer depends on; cells with the mechanism, and cells without it. A cell is a
+# label, the name of a run and the slot of the caption that is scored.
+PUZZLES = {
+    'order': ('which of two symbols comes first',
+              [('ST', 'order-st', 'slots')],
+              [('TS', 'order-ts', 'slots'), ('mean over time', 'order-mean', 'slots')]),
+}
+
+
+# ------------------------------------------------------- files
+def read(table, name):
+    """-> what results/TABLE/NAME-SEED.json says, for every seed"""
+    found = sorted((RESULTS / table).glob(f'{name}-[0-9].json'))
+    return [json.loads(path.read_text()) for path in found]
+
+
+def record(folder, flags):
+    """Folder of a finished run -> the content of its file in results/"""
+    lines = (folder / 'log.jsonl').read_text().splitlines()
+    head, *epochs = [json.loads(line) for line in lines]
+    final = json.loads((folder / 'captions.json').read_text())
+    kept = []
+    for epoch in epochs:
+        if 'epoch' in epoch:
+            kept.append({name: rounded(value) for name, value in epoch.items()})
+    return {'command': f'python train.py {flags} --seed {head["seed"]}', 'seed': head['seed'],
+            'git': head['git'], 'python': head['python'], 'torch': head['torch'],
+            'machine': f'{platform.machine()}, {os.cpu_count()} cores', 'threads': head['threads'],
+            'seconds': sum(part[-1]['seconds'] for part in stages_of(kept)),
+            'split': final['split'], 'beam': final['beam'], 'videos': len(final['videos']),
+            'scores': {name: rounded(value) for name, value in final['scores'].items()},
+            'epochs': kept}
+
+
+def rounded(value):
+    return round(value, 4) if isinstance(value, float) else value
+
+
+def stages_of(epochs):
+    """Epochs -> lists of epochs, one for each stage: the seconds start again in every stage"""
+    stages = {}
+    for epoch in epochs:
+        stages.setdefault(epoch.get('stage', ''), []).append(epoch)
+    return list(stages.values())
+
+
+# ------------------------------------------------------- runs
+def missing(table, seeds):
+    """-> [(name, seed)] of the runs that have no file yet"""
+    return [(name, seed) for name in RUNS[table] for seed in range(seeds)
+            if not (RESULTS / table / f'{name}-{seed}.json').exists()]
+
+
+def make_run(table, name, seed):
+    """Train and score one run in a process of its own, then write its file in results/."""
+    flags = RUNS[table][name]
+    folder = Path('runs') / table / f'{name}-{seed}'
+    command = [sys.executable, str(TOP / 'train.py'), '--out', str(folder)]
+    if (folder / 'last.pt').exists():
+        command.append('--resume')
+    else:
+        command += [*flags.split(), '--seed', str(seed)]
+    folder.mkdir(parents=True, exist_ok=True)
+    environment = os.environ | {'OMP_NUM_THREADS': '1'}     # several runs share the cores
+    with open(folder / 'output.txt', 'a') as output:
+        done = subprocess.run(command, stdout=output, stderr=output, env=environment)
+    if done.returncode:
+        raise BadInput(f'{name}, seed {seed} stopped with exit code {done.returncode}; see '
+                       f'{folder}/output.txt')
+    path = RESULTS / table / f'{name}-{seed}.json'
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.with_suffix('.tmp').write_text(json.dumps(record(folder, flags), indent=1))
+    os.replace(path.with_suffix('.tmp'), path)
+
+
+def make_runs(table, seeds, jobs):
+    """Make the missing runs of a table, several at a time. A run that fails stops none of the
+    others."""
+    todo = missing(table, seeds)
+    failed = []
+    with ThreadPoolExecutor(jobs) as pool:
+        started = [pool.submit(make_run, table, name, seed) for name, seed in todo]
+        try:
+            for run in tqdm(started, desc=table, unit=' runs'):
+                if run.exception():
+                    failed.append(str(run.exception()))
+        except KeyboardInterrupt:
+            pool.shutdown(cancel_futures=True)              # those that run save and stop
+            raise
+    if failed:
+        raise BadInput('; '.join(failed))
+
+
+# ------------------------------------------------------- tables
+def mean_and_range(values):
+    """-> text such as "0.98 (0.97 to 0.99)" """
+    if not values:
+        return 'not run'
+    mean = sum(values) / len(values)
+    low = f'{min(values):.2f}'
+    high = f'{max(values):.2f}'
+    if low == high:
+        return f'{mean:.2f}'
+    return f'{mean:.2f} ({low} to {high})'
+
+
+def puzzle_cells(cells):
+    """[(label, run, slot)] -> text such as "ST 0.98 (0.97 to 0.99), TS 1.00" """
+    texts = []
+    for label, name, slot in cells:
+        values = [run['scores'][slot] for run in read('puzzles', name)]
+        texts.append(f'{label} {mean_and_range(values)}')
+    return ', '.join(texts)
+
+
+def puzzles_table():
+    rows = [['puzzle', 'the answer depends on', 'with the mechanism', 'without it']]
+    for name, (question, with_it, without) in PUZZLES.items():
+        rows.append([f'`{name}`', question, puzzle_cells(with_it), puzzle_cells(without)])
+    return rows
+
+
+TABLES = {'puzzles': puzzles_table}
+
+
+def markdown(rows):
+    """Lists of cells, the first one the head -> text"""
+    head, *body = rows
+    lines = [head, ['---'] * len(head), *body]
+    return '\n'.join('| ' + ' | '.join(cells) + ' |' for cells in lines)
+
+
+def fill(page):
+    """The text of a page -> the same with every table made again. A table stands between the
+    comments `<!-- table NAME -->` and `<!-- end of table -->`."""
+    for name, table in TABLES.items():
+        start = f'<!-- table {name} -->\n'
+        if start not in page:
+            continue
+        before, _, rest = page.partition(start)
+        _, end, after = rest.partition('\n<!-- end of table -->')
+        if not end:
+            raise BadInput(f'table {name}: its end mark is missing')
+        page = before + start + markdown(table()) + end + after
+    return page
+
+
+def main(argv):
+    parser = argparse.ArgumentParser(prog='python -m tools.results', description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('words', nargs='*', metavar='[run] TABLE',
+                        help=f'a table: {", ".join(TABLES)}; or write')
+    parser.add_argument('--seeds', type=int, default=3, help='runs per row (default: 3)')
+    parser.add_argument('--jobs', type=int, default=os.cpu_count(),
+                        help='runs at a time, with one thread each (default: %(default)s)')
+    args = parser.parse_args(argv)
+    if min(args.seeds, args.jobs) < 1:
+        raise BadInput('--seeds and --jobs must be at least 1')
+    if not args.words:
+        for table, names in RUNS.items():
+            total = args.seeds * len(names)
+            print(f'{table}: {total - len(missing(table, args.seeds))} of {total} runs')
+        return
+    *verb, table = args.words
+    if table == 'write':
+        for name in PAGES:
+            page = (TOP / name).read_text()
+            (TOP / name).write_text(fill(page))
+        return
+    choose('table', table, TABLES)
+    if verb not in ([], ['run']):
+        raise BadInput(f'{" ".join(verb)}: expected `run TABLE` or `TABLE`')
+    if verb:
+        make_runs(table, args.seeds, args.jobs)
+    print(markdown(TABLES[table]()))
+
+
+if __name__ == '__main__':
+    runs.user_main(main)
