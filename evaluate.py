@@ -3,10 +3,13 @@
     score(references, captions)   BLEU-1..4, METEOR, ROUGE-L and CIDEr, by pycocoevalcap
     make_reward('cider', ...)     the same metrics as rewards, fast enough for every training batch
     evaluate(run, model, corpus)  scores of a model on one split
+    full_scores(run, model, corpus)   the same with beam search and METEOR; computed only once
     report(runs, model, corpus)   the same, printed and written to the run's folder
 """
 import argparse
+import dataclasses
 import functools
+import hashlib
 import json
 import math
 from collections import Counter
@@ -332,26 +335,68 @@ def table(scores):
     return head + '\n' + '  '.join(f'{value:8.3f}' for value in scores.values())
 
 
-def rows_of_captions(corpus, captions, each):
-    """Print the first five captions with references -> {id: its entry in captions.json}"""
-    rows = {}
-    for i, caption in captions.items():
-        rows[i] = {'caption': caption, 'references': corpus.captions[i], **each[i]}
-        if len(rows) <= 5:
-            print(f'{i}: {caption}')
-            for reference in corpus.captions[i][:3]:
-                print(f'{"":{len(i)}}  | {reference}')
-            print()
-    return rows
+def fingerprint(run, corpus):
+    """-> text that changes whenever the checkpoint, the settings or the references change"""
+    path = Path(run.path)
+    if path.suffix != '.pt':
+        path = path / 'best.pt'
+    settings = [dataclasses.asdict(run.cfg), run.training.beam, corpus.split, corpus.captions]
+    digest = hashlib.sha256(path.read_bytes())
+    digest.update(json.dumps(settings).encode())
+    return digest.hexdigest()
 
 
-def rows_of_classes(corpus, probabilities):
-    """-> {id: its entry in captions.json}"""
+def captions_path(several, split):
+    """Where the captions and scores of a run, or of an ensemble, are stored"""
+    name = 'captions' if len(several) == 1 else 'ensemble'
+    return runs.output(several[0], name, '.json' if split == 'test' else f'-{split}.json')
+
+
+def full_scores(run, model, corpus):
+    """What evaluate() returns, with the run's beam and METEOR. Captions and scores are stored in
+    the run's folder, and are used again until the checkpoint or the settings change."""
+    if run.recognises:
+        return evaluate(run, model, corpus)
+    path = captions_path([run], corpus.split)
+    key = fingerprint(run, corpus)
+    try:
+        stored = json.loads(path.read_text())
+        if stored['key'] == key:
+            captions = {i: row['caption'] for i, row in stored['videos'].items()}
+            return stored['scores'], captions, {i: row['scores']
+                                                for i, row in stored['videos'].items()}
+    except (OSError, ValueError, KeyError, TypeError):
+        pass                                            # not scored yet, or by another version
+    found = evaluate(run, model, corpus, run.training.beam, quick=False)
+    write_scores(path, [run], corpus, found, key)
+    return found
+
+
+def write_scores(path, several, corpus, found, key=None):
+    """found: what evaluate() returned -> the file path, with everything about each video"""
+    scores, said, each = found
     rows = {}
-    for i, p in probabilities.items():
-        labels = [corpus.classes[c] for c in corpus.labels[i]]
-        rows[i] = {'class': corpus.classes[p.argmax()], 'labels': labels}
-    return rows
+    for i, one in said.items():
+        if several[0].recognises:
+            labels = [corpus.classes[c] for c in corpus.labels[i]]
+            rows[i] = {'class': corpus.classes[one.argmax()], 'labels': labels}
+        else:
+            rows[i] = {'caption': one, 'references': corpus.captions[i], 'scores': each[i]}
+    content = {'runs': [str(run.path) for run in several], 'split': corpus.split,
+               'beam': several[0].training.beam, 'key': key, 'scores': scores, 'videos': rows}
+    try:
+        Path(path).write_text(json.dumps(content, indent=1))
+    except OSError as error:
+        raise BadInput(f'cannot write {path}: {error}') from None
+
+
+def print_captions(corpus, captions):
+    """The first five captions, each with three references"""
+    for i, caption in list(captions.items())[:5]:
+        print(f'{i}: {caption}')
+        for reference in corpus.captions[i][:3]:
+            print(f'{"":{len(i)}}  | {reference}')
+        print()
 
 
 def report(several, model, corpus, json_path=None):
@@ -359,31 +404,26 @@ def report(several, model, corpus, json_path=None):
     table and some captions, writes all captions to captions.json (ensemble.json), draws one."""
     from tools import figures                           # matplotlib takes a second to import
     run = several[0]
-    beam = run.training.beam
-    scores, found, each = evaluate(run, model, corpus, beam, quick=False)
-    names = ' + '.join(str(one.path) for one in several)
-    how = '' if run.recognises else f', beam {beam}'
-    print(f'\n{names}: {run.dataset.name}, {corpus.split} split, {len(found)} videos{how}')
-    print(table(scores) + '\n')
-    if run.recognises:
-        rows = rows_of_classes(corpus, found)
+    path = json_path or captions_path(several, corpus.split)
+    if len(several) == 1:
+        found = full_scores(run, model, corpus)
     else:
-        rows = rows_of_captions(corpus, found, each)
-    ending = '.json' if corpus.split == 'test' else f'-{corpus.split}.json'
-    name = 'captions' if len(several) == 1 else 'ensemble'
-    path = json_path or runs.output(run, name, ending)
-    content = {'runs': [str(one.path) for one in several], 'split': corpus.split, 'beam': beam,
-               'scores': scores, 'videos': rows}
-    try:
-        Path(path).write_text(json.dumps(content, indent=1))
-    except OSError as error:
-        raise BadInput(f'cannot write {path}: {error}') from None
+        found = evaluate(run, model, corpus, run.training.beam, quick=False)
+    if len(several) > 1 or run.recognises or json_path:
+        write_scores(path, several, corpus, found)
+    scores, said, _ = found
+    names = ' + '.join(str(one.path) for one in several)
+    how = '' if run.recognises else f', beam {run.training.beam}'
+    print(f'\n{names}: {run.dataset.name}, {corpus.split} split, {len(said)} videos{how}')
+    print(table(scores) + '\n')
+    if not run.recognises:
+        print_captions(corpus, said)
     print(f'captions    {path}')
     if len(several) == 1:
         print(f'log         {runs.output(run, "log", ".jsonl").with_name("log.jsonl")}')
         video = corpus.ids[0]
         if not run.recognises:                          # draw the longest caption
-            video = max(found, key=lambda i: len(found[i].split()))
+            video = max(said, key=lambda i: len(said[i].split()))
         picture = runs.output(run, 'attention', '.png')
         print(f'picture     {figures.draw_video([(run, model)], corpus, video, picture)}')
 

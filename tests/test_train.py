@@ -400,6 +400,28 @@ def test_a_recogniser_is_trained_and_scored(world, tmp_path):
         train.main(small_world(world, tmp_path / 'x', '--model', 'stats', '--task', 'recognise'))
 
 
+def test_a_run_is_scored_once_until_its_checkpoint_or_the_beam_changes(tmp_path, monkeypatch):
+    out = tmp_path / 'run'
+    train.main(['--dataset', 'puzzle-order', '--limit', '20', '--epochs', '1', '--out', str(out)])
+    computed = []
+    compute = evaluate.evaluate
+    monkeypatch.setattr(evaluate, 'evaluate', lambda *args, **more: (
+        computed.append(args), compute(*args, **more))[1])
+    run, model = runs.load(out)
+    corpus = runs.open_split(run)
+    first = evaluate.full_scores(run, model, corpus)
+    assert not computed and first[0] == json.loads((out / 'captions.json').read_text())['scores']
+    run.training.beam = 2
+    evaluate.full_scores(run, model, corpus)
+    assert len(computed) == 1
+    assert evaluate.full_scores(run, model, corpus) == compute(run, model, corpus, 2, quick=False)
+    assert len(computed) == 1
+    checkpoint = runs.read_checkpoint(out)
+    torch.save({**checkpoint, 'epoch': 9}, out / 'best.pt')
+    evaluate.full_scores(run, model, corpus)
+    assert len(computed) == 2
+
+
 # --------------------------------------------------------------------------------- a sixth paper
 
 @pytest.fixture
@@ -449,5 +471,5 @@ def test_what_a_paper_lacks_is_named_before_training(world, sixth, before, after
 
 
 def test_every_dataset_has_a_reader():
-    assert set(datasets.NAMES) == {'shapes', 'msvd', 'msrvtt', 'mvad', 'folder', 'ucf11', 'hmdb51',
-                                   'hollywood2'}
+    assert set(datasets.READERS) == {'shapes', 'msvd', 'msrvtt', 'mvad', 'folder', 'ucf11',
+                                     'hmdb51', 'hollywood2'}

@@ -160,7 +160,7 @@ def report(loaded, split):
     numbers = []
     for run, model in loaded:
         corpus = runs.open_split(run, split)
-        captions = evaluate.describe(run, model, corpus, run.training.beam, progress=True)
+        _, captions, _ = evaluate.full_scores(run, model, corpus)
         roles, positions, keys = ground(run, model, corpus, captions)
         row = []
         for what, role in measures:

@@ -87,7 +87,7 @@ def show_page(args):
     corpus = runs.open_all(loaded, args.split)
     several = []
     for run, model in loaded:
-        found = evaluate.evaluate(run, model, corpus, run.training.beam, quick=False)
+        found = evaluate.full_scores(run, model, corpus)
         several.append(page.Scored(run, model, *found))
         how = '' if run.recognises else f', beam {run.training.beam}'
         print(f'{run.title}: {corpus.name}, {corpus.split} split, {len(corpus.ids)} videos{how}')
@@ -214,7 +214,7 @@ def show_words(args):
     tagger = tag_shapes if run.dataset.name == 'shapes' else tag
     tagger(['a'])                                           # fails now, and not after the work
     corpus = runs.open_split(run, args.split)
-    captions = evaluate.describe(run, model, corpus, run.training.beam, progress=True)
+    _, captions, _ = evaluate.full_scores(run, model, corpus)
     shares, frequent = word_classes(tagger(captions.values()))
     print('  '.join(f'{kind}s {share:.1%}' for kind, share in shares.items()))
     print('after the five most frequent words: '
