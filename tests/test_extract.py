@@ -552,6 +552,9 @@ def test_a_clip_is_encoded_as_the_run_recorded_it(folder, tmp_path, capsys):
         assert path.is_file()
         said.add(expected)
     assert len(said) == 3                               # so the models and beams make a difference
+    first.dataset.name = 'shapes'
+    caption.caption_files(pairs, [clip])
+    assert 'was trained on moving shapes' in capsys.readouterr().out.split('\n')[0]
 
 
 def test_a_bad_file_does_not_stop_the_others(folder, tmp_path, capsys, monkeypatch):

@@ -29,7 +29,8 @@ def test_a_record_keeps_the_epochs_and_adds_the_seconds_of_all_stages(tmp_path):
 
 
 @pytest.mark.parametrize('values, text', [
-    ([], 'not run'), ([0.5], '0.50'), ([0.501, 0.499], '0.50'), ([0.9, 1.0], '0.95 (0.90 to 1.00)')])
+    ([], 'not run'), ([0.5], '0.50'), ([0.501, 0.499], '0.50'),
+    ([0.9, 1.0], '0.95 (0.90 to 1.00)')])
 def test_a_cell_has_the_mean_and_the_range(values, text):
     assert results.mean_and_range(values) == text
 

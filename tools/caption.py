@@ -99,6 +99,9 @@ def caption_files(runs_and_models, files):
     if runs[0].recognises:
         raise BadInput(f'{runs[0].path} recognises actions; it cannot write captions')
     infos = find_infos(runs)
+    if runs[0].dataset.name == 'shapes':
+        print(f'{runs[0].path} was trained on moving shapes, so it describes any video as if it '
+              'showed moving shapes.')
     failed = 0
     for path in files:
         try:
