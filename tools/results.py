@@ -5,6 +5,7 @@
     python -m tools.results run TABLE    make the runs that a table lacks; continues if interrupted
     python -m tools.results write        put every table into README.md and docs/RESULTS.md
 
+`run shipped` also stores the weights of its runs in shapes/runs/, which come with the project.
 Each run leaves one small file, results/TABLE/NAME-SEED.json: its command, versions, epochs and
 final scores. Every number in a table is computed from these files, and a test makes the tables in
 the documents again. So no number stands there without a log.
@@ -18,6 +19,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import torch
 from tqdm import tqdm
 
 from data import BadInput, choose
@@ -29,12 +31,22 @@ PAGES = ('README.md', 'docs/RESULTS.md')
 
 # Table -> name of a run -> flags of train.py
 RUNS = {
+    'shipped': {
+        'stats': '--model stats',
+        'vre': '--model vre',
+        'sta': '--model sta',
+        'astar': '--model astar',
+        'c3d': '--model c3d',
+    },
     'puzzles': {
         'order-st': '--model stats --dataset puzzle-order --variant st',
         'order-ts': '--model stats --dataset puzzle-order --variant ts',
         'order-mean': '--model stats --dataset puzzle-order --variant st --pool mean',
     },
 }
+
+SCORES = {'Bleu_4': 'BLEU-4', 'METEOR': 'METEOR', 'ROUGE_L': 'ROUGE-L', 'CIDEr': 'CIDEr',
+          'slots': 'slots', 'accuracy': 'accuracy'}
 
 # Puzzle -> what the answer depends on; cells with the mechanism, and cells without it. A cell is a
 # label, the name of a run and the slot of the caption that is scored.
@@ -109,6 +121,21 @@ def make_run(table, name, seed):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.with_suffix('.tmp').write_text(json.dumps(record(folder, flags), indent=1))
     os.replace(path.with_suffix('.tmp'), path)
+    if table == 'shipped':
+        ship(folder, name)
+
+
+def ship(folder, name):
+    """Store the best weights of a run in shapes/runs/NAME, in half precision, without the state of
+    the optimizer."""
+    checkpoint = runs.read_checkpoint(folder)
+    weights = {}
+    for key, value in checkpoint['state_dict'].items():
+        weights[key] = value.half() if value.is_floating_point() else value
+    kept = {key: value for key, value in checkpoint.items() if key not in ('optimizer', 'rng')}
+    target = TOP / 'shapes' / 'runs' / name
+    target.mkdir(parents=True, exist_ok=True)
+    torch.save({**kept, 'state_dict': weights}, target / 'best.pt')
 
 
 def make_runs(table, seeds, jobs):
@@ -158,7 +185,17 @@ def puzzles_table():
     return rows
 
 
-TABLES = {'puzzles': puzzles_table}
+def shipped_table():
+    rows = [['run', *SCORES.values(), 'minutes on one core']]
+    for name in RUNS['shipped']:
+        for run in read('shipped', name):
+            cells = [f'{run["scores"][score]:.3f}' if score in run['scores'] else ''
+                     for score in SCORES]
+            rows.append([f'`shapes/runs/{name}`', *cells, f'{run["seconds"] / 60:.0f}'])
+    return rows
+
+
+TABLES = {'shipped': shipped_table, 'puzzles': puzzles_table}
 
 
 def markdown(rows):
@@ -188,16 +225,18 @@ def main(argv):
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('words', nargs='*', metavar='[run] TABLE',
                         help=f'a table: {", ".join(TABLES)}; or write')
-    parser.add_argument('--seeds', type=int, default=3, help='runs per row (default: 3)')
+    parser.add_argument('--seeds', type=int, metavar='N',
+                        help='runs per row, with seeds from 0 on (default: 3; 1 for shipped)')
     parser.add_argument('--jobs', type=int, default=os.cpu_count(),
                         help='runs at a time, with one thread each (default: %(default)s)')
     args = parser.parse_args(argv)
-    if min(args.seeds, args.jobs) < 1:
+    if args.jobs < 1 or args.seeds is not None and args.seeds < 1:
         raise BadInput('--seeds and --jobs must be at least 1')
+    seeds = {table: args.seeds or (1 if table == 'shipped' else 3) for table in RUNS}
     if not args.words:
         for table, names in RUNS.items():
-            total = args.seeds * len(names)
-            print(f'{table}: {total - len(missing(table, args.seeds))} of {total} runs')
+            total = seeds[table] * len(names)
+            print(f'{table}: {total - len(missing(table, seeds[table]))} of {total} runs')
         return
     *verb, table = args.words
     if table == 'write':
@@ -209,7 +248,7 @@ def main(argv):
     if verb not in ([], ['run']):
         raise BadInput(f'{" ".join(verb)}: expected `run TABLE` or `TABLE`')
     if verb:
-        make_runs(table, args.seeds, args.jobs)
+        make_runs(table, seeds[table], args.jobs)
     print(markdown(TABLES[table]()))
 
 
