@@ -10,7 +10,6 @@ import functools
 import json
 import math
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -369,10 +368,8 @@ def report(several, model, corpus, json_path=None):
     path = json_path or runs.output(run, name, ending)
     content = {'runs': [str(one.path) for one in several], 'split': corpus.split, 'beam': beam,
                'scores': scores, 'videos': rows}
-    try:
-        Path(path).write_text(json.dumps(content, indent=1))
-    except OSError as error:
-        raise BadInput(f'cannot write {path}: {error}') from None
+    with data.replacing(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=1))
     print(f'captions    {path}')
     if len(several) == 1:
         print(f'log         {runs.output(run, "log", ".jsonl").with_name("log.jsonl")}')
