@@ -13,7 +13,6 @@ import hashlib
 import json
 import math
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -285,6 +284,12 @@ def loss_per_word(run, model, corpus):
     return total / count
 
 
+def check_finite(what, value):
+    if not math.isfinite(value):
+        raise BadInput(f'the {what} of the model is {value}, so the training has failed: try a '
+                       'smaller --rate or --clip')
+
+
 def average_precision(scores, positive):
     """scores (N,), positive (N,) bool -> average precision: the mean, over the positives, of the
     precision among the entries that are ranked as high or higher"""
@@ -304,6 +309,7 @@ def recognise(run, model, corpus):
         true.append(batch['labels'].numpy() > 0)
     true = np.concatenate(true)                         # (N, classes)
     guessed = np.stack(list(found.values()))
+    check_finite('probabilities', guessed.sum())
     right = true[np.arange(len(true)), guessed.argmax(1)]       # any of a clip's labels is right
     precisions = [average_precision(guessed[:, c], true[:, c])
                   for c in range(true.shape[1]) if true[:, c].any()]
@@ -320,6 +326,7 @@ def evaluate(run, model, corpus, beam=1, quick=True):
     listed = {i: [caption] for i, caption in captions.items()}
     scores, each = score(corpus.captions, listed, quick)
     scores['loss'] = loss_per_word(run, model, corpus)
+    check_finite('loss', scores['loss'])
     if corpus.truth:
         scores['slots'] = shape_words.slot_accuracy(captions, corpus.truth)
     if corpus.answers:
@@ -384,10 +391,8 @@ def write_scores(path, several, corpus, found, key=None):
             rows[i] = {'caption': one, 'references': corpus.captions[i], 'scores': each[i]}
     content = {'runs': [str(run.path) for run in several], 'split': corpus.split,
                'beam': several[0].training.beam, 'key': key, 'scores': scores, 'videos': rows}
-    try:
-        Path(path).write_text(json.dumps(content, indent=1))
-    except OSError as error:
-        raise BadInput(f'cannot write {path}: {error}') from None
+    with data.replacing(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=1))
 
 
 def print_captions(corpus, captions):

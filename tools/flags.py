@@ -45,6 +45,8 @@ def make_parser(paper=None):
                                            '.bin, or text)')
     add('--device', default='cuda' if torch.cuda.is_available() else 'cpu',
         help='cpu or cuda (default: %(default)s)')
+    add('--threads', type=int, metavar='N', help='threads that compute (default: one per core); '
+        'use 1 if other programs are busy')
     add('--amp', action='store_true', help='compute in bfloat16 (needs a GPU)')
     if paper:
         group = parser.add_argument_group(f'the paper: {paper.name}.py, class Config')
@@ -98,6 +100,7 @@ def parse(argv):
     args = parser.parse_args(argv)
     args.out = out
     data.check_device(args.device)
+    data.set_threads(args.threads)
     if args.amp and args.device == 'cpu':
         raise BadInput('--amp needs a GPU: on a CPU bfloat16 is many times slower')
     run = resumed_run(args, checkpoint) if checkpoint else new_run(args, paper)

@@ -22,6 +22,7 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
+import data
 from data import BadInput, choose
 from tools import runs
 
@@ -119,8 +120,8 @@ def make_run(table, name, seed):
                        f'{folder}/output.txt')
     path = RESULTS / table / f'{name}-{seed}.json'
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.with_suffix('.tmp').write_text(json.dumps(record(folder, flags), indent=1))
-    os.replace(path.with_suffix('.tmp'), path)
+    with data.replacing(path) as temporary:
+        temporary.write_text(json.dumps(record(folder, flags), indent=1))
     if table == 'shipped':
         ship(folder, name)
 
