@@ -63,6 +63,7 @@ class Config:
     margin: float = 0.1             # beta, margin of the ranking loss, Eq. 7
     # UNSPECIFIED: the weight of the ranking loss, Eq. 6; we chose 0.01.
     rank_weight: float = 0.01       # weight of the ranking loss, Eq. 6
+    even_mix: int = 0               # epochs in which Eq. 12 mixes ST and TS half and half
     eta: float = 24.0               # scheduled sampling, Sec. 4.1; a small eta means more; 0: none
     reward_after: int = 10          # epochs of cross-entropy before the rewards, Sec. 3.4
     # UNSPECIFIED: which BLEU is the reward; we chose BLEU-4, smoothed.
@@ -266,6 +267,7 @@ class Visual(nn.Module):
         self.cfg = cfg
         self.st = None
         self.ts = None
+        self.even = False
         # UNSPECIFIED: the form of the visual embedding; we chose a linear layer.
         self.embed = nn.Linear(shape[-1], cfg.visual)
         if cfg.variant != 'ts':
@@ -309,6 +311,8 @@ class Visual(nn.Module):
             beta_1 = self.u_st(torch.tanh(self.w_st(x_st) + h))         # (B, 1)
             beta_2 = self.u_ts(torch.tanh(self.w_ts(x_ts) + h))         # (B, 1)
             mix = torch.cat([beta_1, beta_2], 1).softmax(1)             # (B, 2)
+            if self.training and self.even:
+                mix = torch.full_like(mix, 0.5)
             x = mix[:, :1] * x_st + mix[:, 1:] * x_ts
             aux = {**aux, **aux_ts, 'mix': mix}
         # UNSPECIFIED: whether the tanh of Eq. 12 stays if ST or TS is alone; we chose to keep it.
@@ -423,6 +427,8 @@ class Captioner(nn.Module):
         cfg = self.cfg
         videos = self.encode(batch)                                     # memory, state per video
         captions = select(videos, batch['rows'])                        # memory, state per caption
+        for visual in self.visual.values():
+            visual.even = epoch < cfg.even_mix
         own_words = 0.0
         if self.training:
             own_words = sampling_rate(epoch, cfg.eta)
