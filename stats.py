@@ -11,7 +11,7 @@ Leaves out: the CNNs; the rank-SVM of equations (4)-(5), which (6)-(8) replace.
     TS:  frames --sharp temporal attention tau--> one grid --spatial attention e--> x_TS
     words so far --self-attention--> s;  the query of every visual attention is q = [h, s]
     xhat = tanh(weighted mean of x_ST and x_TS)
-    [last word, xhat, category] --LSTM--> h;  [h, xhat] --> next word
+    [last word, xhat] --LSTM--> h;  [h, xhat] --> next word
 
 Paper -> code:  x_tj memory['x'] | x~_j x_tilde | xbar_t x_bar | tau, e aux | eta cfg.eta
                 xhat_ST w in Eq. 6-8, x_st (with the mean) in Eq. 12 | xhat_TS x_ts
@@ -44,10 +44,10 @@ POOLS = ('mean', 'lstm', 'mean+lstm', 'temporal', 'mean+temporal',
 
 @dataclass
 class Config:
-    features: tuple = ('i3d_rgb',)  # kinds of features, all at the same frame rate, Sec. 4.1
+    features: tuple = ('i3d_rgb',)  # kinds of features, Sec. 4.1; their frame rates may differ
     variant: str = 'stats'          # the attention, a row of table 1: ST, TS, or both (stats)
     pool: str = 'mean+ranked'       # how ST pools over time: a row of table 2 (ts does not use it)
-    category: bool = False          # read the category of the video, table 4 (+C)
+    category: bool = False          # learn to tell the category of a video too, table 4 (+C)
     visual: int = 512               # D, size of the visual embedding, Sec. 4.1
     embed: int = 256                # E, size of a word embedding, Sec. 4.1
     attn: int = 128                 # A, hidden units of every attention, Sec. 4.1
@@ -63,6 +63,9 @@ class Config:
     margin: float = 0.1             # beta, margin of the ranking loss, Eq. 7
     # UNSPECIFIED: the weight of the ranking loss, Eq. 6; we chose 0.01.
     rank_weight: float = 0.01       # weight of the ranking loss, Eq. 6
+    # Not in the paper: Eq. 12 multiplies the gradient of a branch by its weight, so a branch that
+    # learns slowly, such as ST for the order of frames, can lose its weight before it has learned.
+    even_mix: int = 0               # first epochs, in which ST and TS have equal weights
     eta: float = 24.0               # scheduled sampling, Sec. 4.1; a small eta means more; 0: none
     reward_after: int = 10          # epochs of cross-entropy before the rewards, Sec. 3.4
     # UNSPECIFIED: which BLEU is the reward; we chose BLEU-4, smoothed.
@@ -266,6 +269,7 @@ class Visual(nn.Module):
         self.cfg = cfg
         self.st = None
         self.ts = None
+        self.even = False
         # UNSPECIFIED: the form of the visual embedding; we chose a linear layer.
         self.embed = nn.Linear(shape[-1], cfg.visual)
         if cfg.variant != 'ts':
@@ -309,21 +313,12 @@ class Visual(nn.Module):
             beta_1 = self.u_st(torch.tanh(self.w_st(x_st) + h))         # (B, 1)
             beta_2 = self.u_ts(torch.tanh(self.w_ts(x_ts) + h))         # (B, 1)
             mix = torch.cat([beta_1, beta_2], 1).softmax(1)             # (B, 2)
+            if self.training and self.even:
+                mix = torch.full_like(mix, 0.5)
             x = mix[:, :1] * x_st + mix[:, 1:] * x_ts
             aux = {**aux, **aux_ts, 'mix': mix}
         # UNSPECIFIED: whether the tanh of Eq. 12 stays if ST or TS is alone; we chose to keep it.
         return torch.tanh(x), aux                                       # Eq. 12  (B, D)
-
-
-def check_aligned(batch, names):
-    """Refuse a video whose kinds of features have different numbers of frames."""
-    count = torch.stack([batch['mask'][name].sum(1) for name in names], 1)      # (N, kinds)
-    wrong = (count != count[:, :1]).any(1).nonzero()[:, 0].tolist()
-    if wrong:
-        video = wrong[0]
-        found = ', '.join(f'{name} {n}' for name, n in zip(names, count[video].tolist()))
-        raise BadInput(f'features of video {batch["ids"][video]}: the kinds must be aligned in '
-                       f'time, but their numbers of frames are {found}; extract them at one rate')
 
 
 class Captioner(nn.Module):
@@ -335,35 +330,26 @@ class Captioner(nn.Module):
             raise BadInput('--category: this dataset has no categories; leave the flag out')
         self.cfg = cfg
         visual = cfg.visual * len(cfg.features)
-        category = cfg.embed if cfg.category else 0
         kinds = {name: Visual(cfg, sizes.feats[name]) for name in cfg.features}
         self.visual = nn.ModuleDict(kinds)
         self.embed = nn.Embedding(sizes.vocab, cfg.embed)
         self.words = Attention(cfg.embed, cfg.embed, cfg.attn)          # self-attention
         self.value = nn.Linear(cfg.embed, cfg.embed, bias=False)        # its values
         if cfg.category:
-            self.category = nn.Embedding(sizes.categories, cfg.embed)
+            self.category = nn.Linear(cfg.hidden, sizes.categories)
         self.init = nn.Linear(visual, 2 * cfg.hidden)
-        self.lstm = nn.LSTMCell(cfg.embed + visual + category, cfg.hidden)
+        self.lstm = nn.LSTMCell(cfg.embed + visual, cfg.hidden)
         self.drop = nn.Dropout(cfg.dropout)
         self.out = nn.Linear(cfg.hidden + visual, sizes.vocab)
 
     def encode(self, batch):
         """batch -> memory; state: h, c (N, H), and the keys (N, 0, A) and values (N, 0, E) of the
         words so far, of which there are none yet"""
-        check_aligned(batch, self.cfg.features)
         memory = {}
         means = []
         for name, visual in self.visual.items():
             memory[name], mean = visual.encode(batch['feats'][name], batch['mask'][name])
             means.append(mean)
-        if self.cfg.category:
-            if 'category' not in batch:
-                raise BadInput('--category: this model reads the category of each video, but the '
-                               'videos have none; train a model without the flag')
-            # UNSPECIFIED: how the category of "+C" is used; we chose to embed it and to concatenate
-            # it with the word, so the category is needed at test time too.
-            memory['category'] = self.category(batch['category'])       # (N, E)
         # UNSPECIFIED: the first state of the LSTM; we chose a tanh layer on the mean feature.
         h, c = torch.tanh(self.init(torch.cat(means, 1))).chunk(2, 1)
         keys = h.new_zeros(len(h), 0, self.cfg.attn)
@@ -408,10 +394,7 @@ class Captioner(nn.Module):
         aux = looks[0][1]
         if 'rank' in aux:
             aux['rank'] = sum(of_kind['rank'] for _, of_kind in looks)
-        inputs = [word, xhat]
-        if self.cfg.category:
-            inputs.append(memory['category'])
-        h, c = self.lstm(self.drop(torch.cat(inputs, 1)), (state['h'], state['c']))
+        h, c = self.lstm(self.drop(torch.cat([word, xhat], 1)), (state['h'], state['c']))
         # UNSPECIFIED: the input of the output layer; we chose [h, xhat], because the attentions
         # then learn much faster than with h alone.
         logits = self.out(self.drop(torch.cat([h, xhat], 1)))           # (B, V)
@@ -423,6 +406,8 @@ class Captioner(nn.Module):
         cfg = self.cfg
         videos = self.encode(batch)                                     # memory, state per video
         captions = select(videos, batch['rows'])                        # memory, state per caption
+        for visual in self.visual.values():
+            visual.even = epoch < cfg.even_mix
         own_words = 0.0
         if self.training:
             own_words = sampling_rate(epoch, cfg.eta)
@@ -434,6 +419,14 @@ class Captioner(nn.Module):
             rank = aux['rank'].sum(1)       # each word has its own attention and ranking loss
             loss = loss + cfg.rank_weight * rank
             logs['rank'] = rank.mean().item()
+        if cfg.category:
+            # UNSPECIFIED: how training uses the category of "+C"; we chose a second task with a
+            # weight of 1: a linear layer tells it from the first state of the LSTM. So captions are
+            # generated without it, as table 4 says ("during training").
+            guess = self.category(videos[1]['h'])                       # (N, categories)
+            wrong = F.cross_entropy(guess, batch['category'], reduction='none')[batch['rows']]
+            loss = loss + wrong
+            logs['category'] = wrong.mean().item()
         if reward_fn is not None and epoch >= cfg.reward_after:
             words, logp = sample(self, *captions, cfg.max_len)          # (B, T)
             ids = [batch['ids'][i] for i in batch['rows'].tolist()]

@@ -71,7 +71,41 @@ def order(rng, count, split):
     return Items({'symbols': x}, {'noun': ['it'] * count, 'verb': verbs}, {'frame': when[:, 0]})
 
 
-PUZZLES = {'order': order}
+def moment(rng, count, split):
+    """Every place of every frame shows a symbol. A spotlight visits another place in each frame,
+    and one frame flashes: the noun is the symbol that is spotlit in this frame. The mean over time
+    of a place tells neither, so an attention that is the same for all frames finds it by chance."""
+    symbol = rng.integers(len(SYMBOLS), size=(count, FRAMES, PLACES))
+    place = distinct(rng, count, PLACES, FRAMES)                        # (N, F), of the spotlight
+    flash = rng.integers(FRAMES, size=count)                            # (N,), the frame
+    spotlight = one_hot(place, PLACES)[..., None]                       # (N, F, L, 1)
+    flashes = np.broadcast_to(one_hot(flash, FRAMES)[:, :, None, None], spotlight.shape)
+    x = np.concatenate([one_hot(symbol, len(SYMBOLS)), spotlight, flashes], 3)
+    n = np.arange(count)
+    place = place[n, flash]
+    nouns = [SYMBOLS[s] for s in symbol[n, flash, place]]
+    return Items({'symbols': x.reshape(count, FRAMES, 3, 3, -1)},
+                 {'noun': nouns, 'verb': ['shines'] * count}, {'frame': flash, 'place': place})
+
+
+def both(rng, count, split):
+    """The noun as in moment, and a verb as in order: it opens if the first of two more signs comes
+    before the second. A model that cannot tell one order of the frames from another, such as TS,
+    can only guess the verb."""
+    items = moment(rng, count, split)
+    sign = np.zeros((count, FRAMES, 3, 3, 2))
+    when = np.sort(distinct(rng, count, FRAMES, 2), 1)
+    closes = rng.integers(2, size=count)
+    for n in range(count):
+        place = tuple(rng.integers(3, size=2))
+        sign[n, when[n, 0], *place, closes[n]] = 1
+        sign[n, when[n, 1], *place, 1 - closes[n]] = 1
+    items.feats['symbols'] = np.concatenate([items.feats['symbols'], sign], 4)
+    items.words['verb'] = [VERBS[SIMPLE_VERBS + c] for c in closes]
+    return items
+
+
+PUZZLES = {'order': order, 'moment': moment, 'both': both}
 NAMES = [f'puzzle-{name}' for name in PUZZLES]
 
 

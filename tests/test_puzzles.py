@@ -1,8 +1,13 @@
 """The puzzles of shapes/puzzles.py: every item is solvable from its features, and only as said."""
 import numpy as np
 import pytest
+import torch
 
+import helpers
+import stats
 from shapes import puzzles
+
+SMALL = dict(features=('symbols',), visual=8, embed=4, attn=8, hidden=8, dropout=0.0)
 
 
 def test_the_same_seed_gives_the_same_items_and_splits_differ():
@@ -27,6 +32,59 @@ def test_order_is_told_by_which_symbol_comes_first_and_by_nothing_else(split):
         else:
             assert sorted(symbol) == [8, 9] and frame[0] < frame[1]
             assert puzzles.VERBS[symbol[0]] == verb
+
+
+@pytest.mark.parametrize('split', puzzles.SIZES)
+@pytest.mark.parametrize('name', ['puzzle-moment', 'puzzle-both'])
+def test_the_noun_is_the_spotlit_symbol_of_the_flash_and_a_mean_over_time_hides_it(name, split):
+    items = puzzles.make(name, split)
+    x = items.feats['symbols'].reshape(puzzles.SIZES[split], 8, 9, -1)
+    spotlight = x[..., 6].argmax(2)                             # (N, F), a place
+    for i, noun in enumerate(items.words['noun']):
+        frame = x[i, :, :, 7].min(1).argmax()                   # the flash is on all its places
+        place = spotlight[i, frame]
+        assert puzzles.SYMBOLS[x[i, frame, place, :6].argmax()] == noun
+        assert [frame, place] == [items.truth['frame'][i], items.truth['place'][i]]
+    assert np.all((x[..., :6] > 0.5).sum(3) == 1)               # one symbol at every place
+    assert np.all((x[..., 7] > 0.5).sum((1, 2)) == 9)
+    # The keys of ST: in the mean over time all places flash alike, and the eight places of the
+    # spotlight are lit alike. So ST cannot find the place better than by chance.
+    mean = x.mean(1)                                            # (N, 9, D)
+    assert np.allclose(mean[..., 7], 1 / 8, atol=0.1)
+    assert np.allclose(np.sort(mean[..., 6]), [0] + [1 / 8] * 8, atol=0.1)
+
+
+@pytest.mark.parametrize('name', ['puzzle-order', 'puzzle-both'])
+def test_opens_and_closes_have_the_same_frames_in_another_order_which_ts_and_means_ignore(name):
+    """If the frames of the two signs change places, the other verb is right."""
+    items = puzzles.make(name, 'test')
+    x = items.feats['symbols']
+    shown = x[..., -2:].max((2, 3)) > 0.5                       # (N, F, 2)
+    assert np.all(shown.sum(1) == 1)                            # each sign in one frame
+    frame = shown.argmax(1)                                     # (N, 2), of each sign
+    verbs = {True: 'opens', False: 'closes'}
+    assert items.words['verb'] == [verbs[a < b] for a, b in frame]
+    assert np.all(frame[:, 0] != frame[:, 1])
+    swapped = x.copy()
+    n = np.arange(len(x))[:, None]
+    swapped[n, frame] = x[n, frame[:, ::-1]]
+    for variant, pool, differ in (('ts', 'mean', False), ('st', 'mean', False),
+                                  ('st', 'mean+ranked', True), ('stats', 'mean+ranked', True)):
+        torch.manual_seed(0)
+        cfg = stats.Config(**SMALL, variant=variant, pool=pool)
+        model = stats.Captioner(cfg, helpers.sizes({'symbols': x.shape[2:]})).double()
+        helpers.scale_up(model)
+        logits = [second_word(model, one) for one in (x, swapped)]
+        assert (logits[0] - logits[1]).abs().max().gt(1e-6) == differ
+
+
+def second_word(model, x):
+    """x (N, F, ...) -> logits (N, V) of the second word after a first one"""
+    mask = torch.ones(x.shape[:2], dtype=torch.bool)
+    batch = {'feats': {'symbols': torch.tensor(x).double()}, 'mask': {'symbols': mask}}
+    memory, state = model.encode(batch)
+    state = model.step(None, state, memory)[1]
+    return model.step(torch.full((len(x),), 2), state, memory)[0].detach()
 
 
 def test_scores_count_the_words_that_are_asked_for_by_slot():

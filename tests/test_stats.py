@@ -18,17 +18,18 @@ SHAPES = {'grid': (2, 3, 5), 'regions': (4, 5), 'single': (5,)}
 SMALL = dict(visual=4, embed=3, attn=8, hidden=5, dropout=0.0, max_len=5, rank_weight=0.5, eta=0.0)
 MODELS = [('ts', 'mean'), *itertools.product(('st', 'stats'), POOLS)]
 CASES = [dict(variant=v, pool=p, shape=s) for (v, p), s in itertools.product(MODELS, SHAPES)]
-CASES += [dict(shape='grid', normalise=False), dict(features=('a', 'b'), category=True)]
+CASES += [dict(shape='grid', normalise=False), dict(features=('a', 'b'))]
 
 
 def make(shape='grid', features=('a',), vocab=7, **fields):
-    """-> model in float64 with large weights, batch of three videos with 3, 1 and 4 frames"""
+    """-> model in float64 with large weights, batch of three videos with 3, 1 and 4 frames of kind
+    a, and 2, 5 and 1 of kind b"""
     torch.manual_seed(0)
     feats = {name: SHAPES[shape] for name in features}
     cfg = Config(**{**SMALL, **fields}, features=features)
     model = Captioner(cfg, helpers.sizes(feats, vocab=vocab, categories=3)).double()
     helpers.scale_up(model, 3.0)
-    batch = helpers.batch(feats, vocab=vocab)
+    batch = helpers.batch(feats, {'a': (3, 1, 4), 'b': (2, 5, 1)}, vocab=vocab)
     for name in features:
         batch['feats'][name] = batch['feats'][name].double()
         batch['feats'][name][~batch['mask'][name]] = 50.0       # padding must change nothing
@@ -112,7 +113,6 @@ def plain_caption(model, batch, shape, row, words):
             x = x / x.square().mean(-1, keepdim=True).sqrt()
         xs.append(part.embed(x).view(len(x), -1, cfg.visual))
     h, c = torch.tanh(model.init(torch.cat([x.mean((0, 1)) for x in xs]))).chunk(2)
-    category = model.category.weight[batch['category'][video]] if cfg.category else h[:0]
     word = s = torch.zeros(cfg.embed).double()
     said = []
     results = []
@@ -123,7 +123,7 @@ def plain_caption(model, batch, shape, row, words):
         q = torch.cat([h, s])
         looks = [plain_visual(part, cfg, shape, x, q) for part, x in zip(model.visual.values(), xs)]
         xhat = torch.cat([look[0] for look in looks])
-        h, c = lstm_step(model.lstm, torch.cat([word, xhat, category]), h, c)
+        h, c = lstm_step(model.lstm, torch.cat([word, xhat]), h, c)
         logits = model.out(torch.cat([h, xhat]))
         logp = logits[token] - logits[PAD + 1:].logsumexp(0)
         results.append((logp, sum(look[1] for look in looks), looks[0][2]))
@@ -185,7 +185,7 @@ def test_the_papers_values_and_the_presets():
                    variant='stats', pool='mean+ranked')                         # Sec. 4.2
     assert printed.items() <= vars(Config()).items()
     for name, preset in PRESETS.items():
-        assert name == 'shapes' or printed.items() <= vars(Config(**preset)).items()
+        assert name in ('shapes', 'puzzle') or printed.items() <= vars(Config(**preset)).items()
     part = Captioner(Config(), helpers.sizes({'i3d_rgb': (7, 7, 2048)})).visual['i3d_rgb']
     assert part.embed.weight.shape == (512, 2048)
     for attention in (part.st.space, part.ts.frames, part.ts.space):
@@ -193,19 +193,43 @@ def test_the_papers_values_and_the_presets():
         assert attention.w_h.weight.shape == (128, 512 + 256)
 
 
-def test_wrong_names_missing_categories_and_kinds_of_different_length_are_refused():
+def test_wrong_names_and_missing_categories_are_refused():
     with pytest.raises(BadInput, match='--variant tst: .*st, ts, stats'):
         Config(variant='tst')
     with pytest.raises(BadInput, match='--pool max: .*mean, lstm'):
         Config(pool='max')
     with pytest.raises(BadInput, match='no categories'):
         Captioner(Config(category=True), helpers.sizes({'i3d_rgb': (5,)}))
-    model, batch = make(features=('a', 'b'), category=True)
-    with pytest.raises(BadInput, match='category of each video'):
-        model({name: value for name, value in batch.items() if name != 'category'})
-    batch['mask']['b'][2, 3] = False
-    with pytest.raises(BadInput, match='video c.*aligned.*a 4, b 3'):
-        model(batch)
+
+
+def test_the_category_is_a_second_task_of_training_and_captions_do_not_need_it():
+    model, batch = make(category=True)
+    loss, logs = model(batch)
+    _, state = model.encode(batch)
+    want = 0.0
+    for row in batch['rows']:
+        scores = model.category.weight @ state['h'][row] + model.category.bias
+        want -= scores.softmax(0)[batch['category'][row]].log() / 4
+    model.cfg.category = False
+    assert logs['category'] == pytest.approx(want.item())
+    assert loss.item() == pytest.approx(model(batch)[0].item() + want.item())
+    del batch['category']
+    decode.greedy(model, *model.encode(batch), 5)
+
+
+def test_the_mix_is_even_in_the_first_epochs_of_training_alone():
+    """If w_ST and w_TS of Eq. 12 are 0, then both branches have a weight of 1/2."""
+    model, batch = make(features=('a', 'b'), even_mix=2)
+    gates = [p for name, p in model.named_parameters() if '.u_st' in name or '.u_ts' in name]
+    usual = make(features=('a', 'b'))[0](batch)[0]
+    held = model.train()(batch, epoch=1)[0]
+    assert torch.autograd.grad(held, gates, allow_unused=True) == (None,) * 4
+    assert torch.equal(model(batch, epoch=2)[0], usual)
+    assert torch.equal(model.eval()(batch, epoch=1)[0], usual)
+    for gate in gates:
+        gate.data.zero_()
+    even = model(batch, epoch=2)[0]
+    assert held.item() == pytest.approx(even.item()) and held.item() != pytest.approx(usual.item())
 
 
 def test_rank_loss_by_hand():
@@ -231,7 +255,7 @@ def test_the_ranked_lstm_runs_once_per_video_if_frames_do_not_depend_on_the_word
 
 def test_dropout_is_on_the_inputs_of_the_lstm_and_of_the_output_layer_and_nowhere_else():
     """If everything is dropped, the LSTM reads zeros and the logits are the bias."""
-    model, batch = make(dropout=1.0, category=True)
+    model, batch = make(dropout=1.0)
     memory, state = model.encode(batch)
     token = torch.tensor([2, 3, 4])
     state = model.eval().step(token, state, memory)[1]

@@ -146,7 +146,7 @@ def settings(paper, values):
 
 def check_numbers(values):
     """Refuse numbers that no run can use: counts must be at least 1, others finite and >= 0."""
-    may_be_zero = ('reward_after', 'reward_epochs')
+    may_be_zero = ('reward_after', 'reward_epochs', 'even_mix')
     for name, value in values.items():
         flag = '--' + name.replace('_', '-')
         if isinstance(value, bool):
