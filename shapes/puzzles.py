@@ -6,6 +6,7 @@ A puzzle is made directly as features, without rendering and without a network, 
 minute or two. A symbol is a one-hot vector. The caption consists of a few words, and the score
 `slots` is the share of the words asked for that are right.
 
+    puzzle-place    the noun is the symbol at the marked one of many places  STA: content scores
     puzzle-order    the verb tells which of two symbols comes first          STaTS: ST, ranked
     puzzle-moment   the noun is the spotlit symbol of the frame that flashes STaTS: TS
     puzzle-both     noun as in moment, verb as in order                      STaTS: both branches
@@ -40,6 +41,25 @@ def distinct(rng, count, size, number):
     return rng.random((count, size)).argsort(1)[:, :number]
 
 
+# --------------------------------------------------------------------------------- STA: place
+
+SIDE = 5                                # a grid of 5 x 5 places
+
+
+def place(rng, count, split):
+    """Each of five symbols stands at five of 25 places, so the mean over the places is the same for
+    all items. One place is marked. The noun is the first word, so a model whose first glimpse
+    depends on that mean alone looks at the same places in every item."""
+    symbol = np.arange(SIDE * SIDE) % SIDE
+    symbol = rng.permuted(np.tile(symbol, (count, 1)), axis=1)          # (N, L)
+    marked = rng.integers(SIDE * SIDE, size=count)
+    mark = one_hot(marked, SIDE * SIDE)[..., None]                      # (N, L, 1)
+    x = np.concatenate([one_hot(symbol, SIDE), mark], 2)                # (N, L, D)
+    x = x.reshape(count, 1, SIDE, SIDE, -1).repeat(4, axis=1)           # four frames, all alike
+    nouns = [SYMBOLS[number] for number in symbol[np.arange(count), marked]]
+    return Items({'symbols': x}, {'noun': nouns, 'verb': ['glows'] * count}, {'place': marked})
+
+
 # ------------------------------------------------------------------- STaTS: order, moment and both
 
 FRAMES = 8
@@ -71,7 +91,7 @@ def order(rng, count, split):
     return Items({'symbols': x}, {'noun': ['it'] * count, 'verb': verbs}, {'frame': when[:, 0]})
 
 
-PUZZLES = {'order': order}
+PUZZLES = {'place': place, 'order': order}
 NAMES = [f'puzzle-{name}' for name in PUZZLES]
 
 
