@@ -47,14 +47,13 @@ SIDE = 5                                # a grid of 5 x 5 places
 
 
 def place(rng, count, split):
-    """Each of five symbols stands at five of 25 places, so the mean over the places is the same for
-    all items. One place is marked. The noun is the first word, so a model whose first glimpse
-    depends on that mean alone looks at the same places in every item."""
-    symbol = np.arange(SIDE * SIDE) % SIDE
-    symbol = rng.permuted(np.tile(symbol, (count, 1)), axis=1)          # (N, L)
+    """Every place shows a symbol, and one place is marked. The noun is the marked symbol. The mean
+    over the places tells only how often each symbol occurs. The noun is the first word, so a model
+    whose first glimpse depends on that mean alone has no second one to find the mark."""
+    symbol = rng.integers(len(SYMBOLS), size=(count, SIDE * SIDE))      # (N, L)
     marked = rng.integers(SIDE * SIDE, size=count)
     mark = one_hot(marked, SIDE * SIDE)[..., None]                      # (N, L, 1)
-    x = np.concatenate([one_hot(symbol, SIDE), mark], 2)                # (N, L, D)
+    x = np.concatenate([one_hot(symbol, len(SYMBOLS)), mark], 2)        # (N, L, D)
     x = x.reshape(count, 1, SIDE, SIDE, -1).repeat(4, axis=1)           # four frames, all alike
     nouns = [SYMBOLS[number] for number in symbol[np.arange(count), marked]]
     return Items({'symbols': x}, {'noun': nouns, 'verb': ['glows'] * count}, {'place': marked})
