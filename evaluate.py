@@ -13,6 +13,7 @@ import hashlib
 import json
 import math
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import torch

@@ -3,6 +3,8 @@
 Paper:      S. Sharma. "Action Recognition and Video Description using Visual Attention."
             Master's thesis, University of Toronto, 2016.
             Chapter 2 as a paper: S. Sharma, R. Kiros, R. Salakhutdinov, arXiv:1511.04119.
+            The author's code for chapter 2 (there is none for chapter 3), with his answers in its
+            issues: github.com/kracwarlock/action-recognition-visual-attention
 Covers:     Sec. 2.1-2.2, Eq. 2.1-2.7 (Recogniser) and Fig. 2.8 (glimpse);
             Sec. 3.1-3.2, Eq. 3.1-3.6 (Captioner).
 Leaves out: the manually chosen glimpses of Fig. 2.4. (A glimpse is where the attention looks.)
@@ -13,10 +15,15 @@ Leaves out: the manually chosen glimpses of Fig. 2.4. (A glimpse is where the at
                  h_t-1 --softmax--> l_t --beta_t l_t . X--> x_t --LSTM (y_t-1)--> h_t --> word y_t
 
 Here l_t are the attention weights, and l_t . X_t is the mean of the features with these weights.
-The scores of l_t depend on h_t-1 alone: there is one weight vector W_i per place, and the score
-does not depend on the content of that place. So the model can learn to look left, or at late
-frames, but it finds an object only if h_t-1 already tells where the object is. (h_0 is computed
-from the mean of all features.)
+As printed, the scores of l_t depend on h_t-1 alone: there is one weight vector W_i per place, and
+the score does not depend on the content of that place. So the model can learn to look left, or at
+late frames, but it finds an object only if h_t-1 already tells where the object is. (h_0 is
+computed from the mean of all features.) The author's code scores a place by its content too,
+    score_i = U tanh(W_c x_i + b + W_d h_t-1),
+and issue 7 calls the printed equation an erratum. This is `--scores content`. The default is
+`--scores printed`, because issue 12 says that the printed results are based on the printed
+equation, and because Fig. 2.8 changes the weights of that equation. docs/PAPERS.md weighs the
+evidence; the puzzle `place` can be solved with content scores only.
 
 The penalty in the loss asks that the weights of each place sum to 1 over the steps. This is
 possible only with as many steps as places. T steps give a total weight of T to L places, so by
@@ -25,10 +32,11 @@ Cauchy-Schwarz
 with equality only if every place has the total T/L. The bound is 7.37 for 30 steps and 49 places,
 and 1258.05 for 8 words and 1,274 places. So the penalty asks for equal totals. A model reaches them
 by scanning all places in turn, or by looking everywhere at every step. The latter explains why
-lambda = 10 "resembles average pooling" (Fig. 2.2).
+lambda = 10 "resembles average pooling" (Fig. 2.2). The author's code takes the mean over the
+places instead of the sum, so its lambda is 49 times weaker: `--penalty-over mean`.
 
 Paper -> code:  X v | l_t alpha, aux['space'] | x_t x | h_t, c_t state | y_t token | E embed
-                beta_t beta, aux['gate'] | W_i rows of location.weight | f_beta gate
+                beta_t beta, aux['gate'] | W_i rows of location.weight | f_beta f_beta
                 f_init,h init_h | f_init,c init_c | n cfg.embed | d cfg.hidden
                 lambda cfg.penalty | gamma cfg.weight_decay / 2
 Letters:        N videos, M blocks, B captions, F frames, L places of a frame (K x K in the thesis),
@@ -41,6 +49,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn as nn
+import torch.nn.functional as F
 
 from data import PAD, BadInput, choose
 from decode import select, teacher_force
@@ -50,6 +59,7 @@ TASKS = {
     'recognise': ('soft', 'avgpool', 'maxpool', 'softmax'),     # Table 2.1
 }
 VARIANTS = ('soft', 'avgpool', 'maxpool', 'softmax', 'first')
+SCORES = ('printed', 'content')
 STORED_FPS = 30             # frames per second of the recognition datasets, Sec. 2.2.1
 
 
@@ -60,8 +70,12 @@ class Config:
     variant: str = 'soft'             # first: describe only; maxpool, softmax: recognise only
     hidden: int = 4096                # d, units of an LSTM, Sec. 3.2.2; see PRESETS for Sec. 2.2.2
     embed: int = 512                  # n, size of a word embedding, Sec. 3.2.2
-    layers: int = 3                   # LSTMs of the Recogniser, Sec. 2.2.2; the Captioner has one
+    layers: int = 1                   # LSTMs, Sec. 3.2.2; see PRESETS for the 3 of Sec. 2.2.2
+    scores: str = 'printed'           # scores of places: printed (Eq. 2.4, 3.2) or content (code)
+    gate: bool = True                 # describe: the gate beta_t, Eq. 3.5; without it beta_t is 1
     penalty: float = 1.0              # lambda, weight of the attention penalty, Sec. 3.2.2
+    penalty_over: str = 'sum'         # penalty over the places: sum (Eq. 2.7, 3.6) or mean (code)
+    sigmoids: bool = False            # recognise: one sigmoid per class, for several at once
     dropout: float = 0.5              # dropout on non-recurrent connections, Sec. 2.2.2 and 3.2.2
     block: int = 30                   # frames that the Recogniser reads at a time, Sec. 2.2.2
     block_stride: int = 1             # frames from one block to the next at test time, Sec. 2.2.2
@@ -69,8 +83,11 @@ class Config:
     optimizer: str = 'adam'           # adam, adamw or rmsprop, Sec. 2.2.2 and 3.2.2
     # The gradient of gamma theta^2 is 2 gamma theta, so the weight decay is 2 gamma.
     weight_decay: float = 2e-5        # strength of the weight decay, 2 gamma in Sec. 2.2.2
-    # UNSPECIFIED: the learning rate and its schedule, gradient clipping and the batch size; we
-    # chose 2e-4, constant, a norm of 5, and 32 videos with 5 captions each.
+    # UNSPECIFIED: the learning rate, gradient clipping and the batch size of chapter 3; we chose
+    # the rate of the author's code for chapter 2 (src/actrec.py: Adam at 2e-4, constant), a norm of
+    # 5, and 32 videos with 5 captions each.
+    # DEVIATION: author's code for chapter 2 has 128 blocks in a batch and does not clip, here 32
+    # clips and a norm of 5, because a batch holds whole clips, and an epoch only one block of each.
     rate: float = 2e-4                # learning rate
     schedule: str = 'constant'        # learning rate over time: constant or cosine
     clip: float = 5.0                 # largest norm of the gradient
@@ -85,37 +102,38 @@ class Config:
     def __post_init__(self):
         choose('--task', self.task, TASKS)
         choose('--variant', self.variant, TASKS[self.task])
+        choose('--scores', self.scores, SCORES)
+        choose('--penalty-over', self.penalty_over, ('sum', 'mean'))
         if self.fps < 1 or STORED_FPS % self.fps:
             raise BadInput(f'--fps {self.fps}: a block takes every k-th frame of {STORED_FPS} per '
                            f'second; choose a divisor of {STORED_FPS}')
 
 
 PRESETS = {
-    # hidden is from Sec. 2.2.2. penalty is that of the best row of Table 2.1; the thesis also tries
-    # 1 and 10.
-    'ucf11': dict(task='recognise', hidden=512, penalty=0.0),
-    'hollywood2': dict(task='recognise', hidden=512, penalty=0.0),
-    'hmdb51': dict(task='recognise', hidden=1024, penalty=0.0),
+    # hidden and layers are from Sec. 2.2.2. penalty is that of the best row of Table 2.1; the
+    # thesis also tries 1 and 10. Clips of Hollywood2 can have several classes, and the author's
+    # code has 12 sigmoids with binary cross-entropy for them (src/actrec_mAP.py).
+    'ucf11': dict(task='recognise', hidden=512, layers=3, penalty=0.0),
+    'hollywood2': dict(task='recognise', hidden=512, layers=3, penalty=0.0, sigmoids=True),
+    'hmdb51': dict(task='recognise', hidden=1024, layers=3, penalty=0.0),
     'shapes': dict(features=('clip',), hidden=256, embed=128, dropout=0.0, penalty=0.0, rate=2e-3,
                    schedule='cosine', weight_decay=0.0, max_len=20),
-    'shapes/recognise': dict(hidden=128, dropout=0.2),
+    'shapes/recognise': dict(hidden=128, layers=3, dropout=0.2, block=16),
+    'puzzle': dict(features=('symbols',), hidden=64, embed=32, dropout=0.0, penalty=0.0, rate=3e-3,
+                   schedule='cosine', weight_decay=0.0, epochs=20, captions_per_video=1, max_len=4,
+                   beam=1, patience=20),
 }
 
 
-def doubly_stochastic(alpha, steps=None, places=None):
+def doubly_stochastic(alpha, places=None, over='sum'):
     """alpha (B, T, L) -> (B,), the second term of Eq. 2.7 and 3.6 without the factor lambda.
-    steps (B, T) and places (B, L) are true on real steps and places; None: all are real."""
-    if steps is not None:
-        alpha = alpha.masked_fill(~steps[..., None], 0.0)
-    gap = 1 - alpha.sum(1)                                  # (B, L)
-    if places is not None:
-        gap = gap.masked_fill(~places, 0.0)
-    return gap.square().sum(1)
-
-
-def perceptron(inputs, hidden, outputs):
-    """One hidden tanh layer"""
-    return nn.Sequential(nn.Linear(inputs, hidden), nn.Tanh(), nn.Linear(hidden, outputs))
+    places (B, L) is true on real places, None: all are real. over='mean' divides by their number,
+    as the author's code does (src/actrec.py, alpha_reg)."""
+    if places is None:
+        places = torch.ones_like(alpha[:, 0], dtype=torch.bool)
+    gap = (1 - alpha.sum(1)).masked_fill(~places, 0.0)      # (B, L)
+    total = gap.square().sum(1)
+    return total / places.sum(1) if over == 'mean' else total
 
 
 def read_features(batch, cfg):
@@ -132,6 +150,51 @@ def group_mean(values, groups, count):
     return total / members[:, None]
 
 
+class ContentScores(nn.Module):
+    """Scores that read the content of a place, as in the author's code (src/actrec.py,
+    lstm_cond_layer). Its bias on the scores is left out: the softmax would cancel it."""
+
+    def __init__(self, H, D):
+        super().__init__()
+        self.w_c = nn.Linear(D, D)                          # W_c, b
+        self.w_d = nn.Linear(H, D, bias=False)              # W_d
+        self.u = nn.Linear(D, 1, bias=False)                # U
+
+    def forward(self, h, keys):
+        """h (B, H), keys (B, L, D) = W_c x + b of each place -> (B, L)"""
+        return self.u(torch.tanh(keys + self.w_d(h)[:, None])).squeeze(2)
+
+
+class Stack(nn.Module):
+    """LSTMs on top of each other, and f_init, which gives them their first state"""
+
+    def __init__(self, cfg, inputs, D):
+        super().__init__()
+        H = cfg.hidden
+        # DEVIATION: paper calls f_init a multilayer perceptron, here it is one tanh layer per LSTM,
+        # because this is what the author uses (src/actrec.py; issue 3 for several LSTMs).
+        self.init_h = nn.Linear(D, cfg.layers * H)
+        self.init_c = nn.Linear(D, cfg.layers * H)
+        sizes = [inputs] + [H] * (cfg.layers - 1)
+        self.lstms = nn.ModuleList(nn.LSTMCell(size, H) for size in sizes)
+        self.drop = nn.Dropout(cfg.dropout)
+
+    def start(self, mean):
+        """mean (B, D), the mean feature -> [(h, c) per LSTM]"""
+        h = self.init_h(mean).tanh().chunk(len(self.lstms), dim=1)      # Eq. 2.6  (B, H) per LSTM
+        c = self.init_c(mean).tanh().chunk(len(self.lstms), dim=1)      # Eq. 2.6  (B, H) per LSTM
+        return list(zip(h, c))
+
+    def forward(self, x, state):
+        """x (B, inputs), state [(h, c) per LSTM] -> h (B, H) of the top LSTM, state"""
+        new_state = []
+        for lstm, (h, c) in zip(self.lstms, state):
+            h, c = lstm(self.drop(x), (h, c))               # Eq. 2.1, 2.2, 2.3, 3.1  (B, H)
+            new_state.append((h, c))
+            x = h                                           # input of the next LSTM
+        return x, new_state
+
+
 class Recogniser(nn.Module):
     """Chapter 2: looks at one frame per step and predicts the class at every step."""
 
@@ -145,14 +208,11 @@ class Recogniser(nn.Module):
         if cfg.variant == 'softmax':                        # reads the full cube, Sec. 2.2.2
             self.regression = nn.Linear(L * D, sizes.classes)
             return
-        # UNSPECIFIED: the layers of f_init, and h_0 and c_0 of the upper LSTMs; we chose one hidden
-        # tanh layer of d units, and a tanh output layer that gives each LSTM its own h_0 and c_0.
-        self.init_h = perceptron(D, H, cfg.layers * H)
-        self.init_c = perceptron(D, H, cfg.layers * H)
-        inputs = [D] + [H] * (cfg.layers - 1)
-        self.lstms = nn.ModuleList(nn.LSTMCell(size, H) for size in inputs)
-        if cfg.variant == 'soft':
+        self.stack = Stack(cfg, D, D)
+        if cfg.variant == 'soft' and cfg.scores == 'printed':
             self.location = nn.Linear(H, L, bias=False)     # W_i
+        elif cfg.variant == 'soft':
+            self.location = ContentScores(H, D)
         self.hidden = nn.Linear(H, H)
         self.classify = nn.Linear(H, sizes.classes)
         self.drop = nn.Dropout(cfg.dropout)
@@ -172,49 +232,33 @@ class Recogniser(nn.Module):
         return torch.cat(rows), torch.cat(starts)
 
     def block_frames(self, mask, rows, starts):
-        """mask (N, F), rows (M,), starts (M,) -> index (M, T), the frame that each step reads;
-        real (M, T), false on steps after the end of the clip"""
-        frames = mask.shape[1]
-        T = min(self.cfg.block, math.ceil(frames / self.skip))
-        index = starts[:, None] + self.skip * torch.arange(T, device=mask.device)       # (M, T)
-        # UNSPECIFIED: clips shorter than a block; we chose to read the frames that they have. The
-        # missing steps count neither in the loss nor in the prediction.
-        real = index < mask.sum(1)[rows, None]
-        return index.clamp(max=frames - 1), real
-
-    def first_state(self, mean, real):
-        """mean (M, T, D), the mean feature of each frame; real (M, T) -> [(h, c) per LSTM]"""
-        mean = (mean * real[..., None]).sum(1) / real.sum(1, keepdim=True)              # (M, D)
-        h = self.init_h(mean).tanh().split(self.cfg.hidden, dim=1)      # Eq. 2.6  (M, H) per LSTM
-        c = self.init_c(mean).tanh().split(self.cfg.hidden, dim=1)      # Eq. 2.6  (M, H) per LSTM
-        return list(zip(h, c))
+        """mask (N, F), rows (M,), starts (M,) -> index (M, T), the frame that each step reads"""
+        # A clip shorter than a block repeats its last frame, as in the author's code
+        # (util/data_handler.py).
+        last = (mask.sum(1)[rows] - 1 - starts) // self.skip                            # (M,)
+        step = torch.arange(self.cfg.block, device=mask.device).minimum(last[:, None])  # (M, T)
+        return starts[:, None] + self.skip * step
 
     def look(self, h, cube):
         """h (M, H) of the top LSTM, cube (M, L, D) -> x (M, D), alpha (M, L)"""
         # UNSPECIFIED: dropout between h_t-1 and l_t; we chose none, because this connection is
         # recurrent: it leads from one time step to the next.
-        alpha = self.location(h).softmax(1)                 # Eq. 2.4  (M, L)
+        if self.cfg.scores == 'printed':
+            scores = self.location(h)
+        else:
+            scores = self.location(h, self.location.w_c(cube))
+        alpha = scores.softmax(1)                           # Eq. 2.4  (M, L)
         x = torch.einsum('ml,mld->md', alpha, cube)         # Eq. 2.5  (M, D)
         return x, alpha
 
-    def classify_step(self, x, state):
-        """x (M, D), state [(h, c) per LSTM] -> scores (M, C), state"""
-        new_state = []
-        for lstm, (h, c) in zip(self.lstms, state):
-            h, c = lstm(self.drop(x), (h, c))               # Eq. 2.1, 2.2, 2.3  (M, H)
-            new_state.append((h, c))
-            x = h                                           # input of the next LSTM
-        hidden = self.hidden(self.drop(x)).tanh()
-        return self.classify(self.drop(hidden)), new_state
-
-    def read(self, v, rows, index, real):
-        """v (N, F, L, D), rows (M,), index and real (M, T)
+    def read(self, v, rows, index):
+        """v (N, F, L, D), rows (M,), index (M, T)
         -> scores (M, T, C), alpha (M, T, L), which is 0 if the variant has no attention"""
         nowhere = v.new_zeros(*index.shape, v.shape[2])     # (M, T, L)
         if self.cfg.variant == 'softmax':
             return self.regression(v.flatten(2))[rows[:, None], index], nowhere
         pooled = v.mean(2)                                  # (N, F, D)
-        state = self.first_state(pooled[rows[:, None], index], real)
+        state = self.stack.start(pooled[rows[:, None], index].mean(1))
         if self.cfg.variant == 'maxpool':
             pooled = v.amax(2)                              # (N, F, D)
         scores = []
@@ -226,49 +270,48 @@ class Recogniser(nn.Module):
             else:
                 x = pooled[rows, frame]
                 alpha = nowhere[:, t]
-            score, state = self.classify_step(x, state)
-            scores.append(score)
+            h, state = self.stack(x, state)
+            hidden = self.hidden(self.drop(h)).tanh()
+            scores.append(self.classify(self.drop(hidden)))
             alphas.append(alpha)
         return torch.stack(scores, 1), torch.stack(alphas, 1)
 
     def forward(self, batch, *, epoch=0):
         """batch with labels (N, C) -> loss (), logs.   Cross-entropy at every step, plus penalty"""
         v, mask = read_features(batch, self.cfg)
-        # UNSPECIFIED: clips with several labels (Hollywood2); we chose to train on one copy of the
-        # clip per label, and to take the softmax probabilities as the scores of the classes.
-        rows, labels = batch['labels'].nonzero(as_tuple=True)                           # (M,), (M,)
         # DEVIATION: paper trains on all blocks of a clip in every epoch, here on one random block
         # per clip, because blocks that start one frame apart are almost equal. So an epoch is many
         # times shorter here, and long clips need more epochs.
-        starts = (torch.rand(len(rows), device=v.device) * self.count_starts(mask)[rows]).long()
-        index, real = self.block_frames(mask, rows, starts)
-        scores, alpha = self.read(v, rows, index, real)
-        logp = scores.log_softmax(2)[torch.arange(len(rows), device=v.device), :, labels]   # (M, T)
-        nll = -logp.masked_fill(~real, 0.0).sum(1)          # (M,)
+        rows = torch.arange(len(v), device=v.device)
+        starts = (torch.rand(len(v), device=v.device) * self.count_starts(mask)).long()
+        scores, alpha = self.read(v, rows, self.block_frames(mask, rows, starts))
+        y = batch['labels'][:, None].expand_as(scores)                                  # (N, T, C)
+        if self.cfg.sigmoids:
+            nll = F.binary_cross_entropy_with_logits(scores, y, reduction='none').sum((1, 2))
+        else:                                   # the sum over classes allows several labels, too
+            nll = -(y * scores.log_softmax(2)).sum((1, 2))  # (N,)
         penalty = torch.zeros_like(nll)
         if self.cfg.variant == 'soft':
-            penalty = doubly_stochastic(alpha, steps=real)
-        # We divide by the number of clips, not of copies, so that the losses of the parts of a
-        # batch can be averaged.
-        loss = (nll + self.cfg.penalty * penalty).sum() / len(v)                        # Eq. 2.7
+            penalty = doubly_stochastic(alpha, over=self.cfg.penalty_over)
+        loss = (nll + self.cfg.penalty * penalty).mean()                                # Eq. 2.7
         return loss, {'nll': nll.mean().item(), 'penalty': penalty.mean().item()}
 
     def predict(self, batch):
         """batch -> probabilities (N, C), the mean over the steps of a block, then over the blocks;
-        aux: space (N, F, L), the attention in each frame, averaged over the blocks that read it"""
+        aux: space (N, F, L), the attention in each frame, averaged over the steps that read it"""
         v, mask = read_features(batch, self.cfg)
         N, frames, L = v.shape[:3]
         rows, starts = self.all_blocks(mask)
-        index, real = self.block_frames(mask, rows, starts)
+        index = self.block_frames(mask, rows, starts)
         probabilities = []
         maps = []
         for some in torch.arange(len(rows), device=v.device).split(256):    # to save memory
-            scores, alpha = self.read(v, rows[some], index[some], real[some])
-            total = (scores.softmax(2) * real[some, :, None]).sum(1)
-            probabilities.append(total / real[some].sum(1, keepdim=True))               # (M, C)
-            maps.append(alpha[real[some]])                  # one row of L per real step
-        frame = (rows[:, None] * frames + index)[real]      # the frame of each of these rows
-        space = group_mean(torch.cat(maps), frame, N * frames).view(N, frames, L)
+            scores, alpha = self.read(v, rows[some], index[some])
+            steps = scores.sigmoid() if self.cfg.sigmoids else scores.softmax(2)
+            probabilities.append(steps.mean(1))             # (M, C)
+            maps.append(alpha.flatten(0, 1))                # one row of L per step
+        frame = rows[:, None] * frames + index              # the frame of each of these rows
+        space = group_mean(torch.cat(maps), frame.flatten(), N * frames).view(N, frames, L)
         return group_mean(torch.cat(probabilities), rows, N), {'space': space}
 
 
@@ -277,8 +320,8 @@ def glimpse(model, batch, label, steps=500, progress=iter):
     """Fig. 2.8: change where a trained Recogniser looks until it gets the class of a clip right.
 
     batch: one clip; label: the number of its class; progress: a function that wraps the steps, for
-    example to show a progress bar. Only the weights of the location softmax change, in a copy of
-    the model. Returns a dict:
+    example to show a progress bar. Only the weights of the location scores change, in a copy of the
+    model; with --scores content these are W_c, b, W_d and U. Returns a dict:
         learned, random, found    attention (F, L) of the model as it was trained, with random
                                   weights, and at the first right prediction or after `steps`
         predicted                 the three predicted classes
@@ -287,18 +330,18 @@ def glimpse(model, batch, label, steps=500, progress=iter):
         raise BadInput(f'--variant {model.cfg.variant}: this model has no attention to change; '
                        f'choose a run with --variant soft')
     model = copy.deepcopy(model).eval().requires_grad_(False)
-    weight = model.location.weight
     probability, aux = model.predict(batch)
     seen = {'learned': aux['space'][0]}
     predicted = [probability.argmax().item()]
-    weight.uniform_(weight.min().item(), weight.max().item())
-    weight.requires_grad_()
+    for weight in model.location.parameters():
+        weight.uniform_(weight.min().item(), weight.max().item())
+        weight.requires_grad_()
     probability, aux = model.predict(batch)
     seen['random'] = aux['space'][0].detach()
     predicted.append(probability.argmax().item())
     # UNSPECIFIED: what Fig. 2.8 minimises, and how; we chose -log of the probability that predict()
     # gives to the class, and Adam with a rate of 0.01.
-    optimizer = torch.optim.Adam([weight], lr=0.01)
+    optimizer = torch.optim.Adam(model.location.parameters(), lr=0.01)
     taken = 0
     for _ in progress(range(steps)):
         if probability.argmax() == label:
@@ -326,24 +369,25 @@ class Captioner(nn.Module):
         H = cfg.hidden
         E = cfg.embed
         self.embed = nn.Embedding(sizes.vocab, E)           # E
-        self.init_h = perceptron(D, H, H)
-        self.init_c = perceptron(D, H, H)
-        if cfg.variant != 'avgpool':
+        if cfg.variant != 'avgpool' and cfg.scores == 'printed':
             self.location = nn.Linear(H, self.frames * math.prod(grid), bias=False)     # W_i
-        # UNSPECIFIED: the layers of f_beta; we chose one hidden tanh layer of n units, because one
-        # of d units would have 17 million weights.
-        self.gate = perceptron(H, E, 1)
-        self.lstm = nn.LSTMCell(E + D, H)
+        elif cfg.variant != 'avgpool':
+            self.location = ContentScores(H, D)
+        if cfg.gate:
+            # UNSPECIFIED: the layers of f_beta; we chose one hidden tanh layer of n units, because
+            # one of d units would have 17 million weights.
+            self.f_beta = nn.Sequential(nn.Linear(H, E), nn.Tanh(), nn.Linear(E, 1))
+        self.stack = Stack(cfg, E + D, D)
         self.w_h = nn.Linear(H, E, bias=False)              # W_h
         self.w_x = nn.Linear(D, E, bias=False)              # W_x
         self.w_p = nn.Linear(E, sizes.vocab, bias=False)    # W_p
         self.drop = nn.Dropout(cfg.dropout)
 
     def encode(self, batch):
-        """-> memory: mean (N, D), uniform and mask (N, F, L), v (N, F * L, D) unless avgpool;
-        state = (h, c), each (N, H)"""
+        """-> memory: mean (N, D), uniform and mask (N, F, L), v (N, F * L, D) unless avgpool, and
+        keys (N, F * L, D) for content scores; state [(h, c) per LSTM], each (N, H)"""
         v, mask = read_features(batch, self.cfg)
-        if v.shape[1] > self.frames:
+        if v.shape[1] > self.frames and self.cfg.scores == 'printed':
             raise BadInput(f'--features {self.cfg.features[0]}: a video has {v.shape[1]} frames, '
                            f'but the model has weights for {self.frames}; extract fewer frames')
         # DEVIATION: paper pads short videos with black frames, here absent frames get no weight,
@@ -352,12 +396,12 @@ class Captioner(nn.Module):
         mask = mask[..., None].expand(v.shape[:3])                      # (N, F, L)
         uniform = mask / mask.sum((1, 2), keepdim=True)
         mean = torch.einsum('nfl,nfld->nd', uniform, v)                 # over all N K^2 places
-        h = self.init_h(mean).tanh()                                    # Eq. 2.6  (N, H)
-        c = self.init_c(mean).tanh()                                    # Eq. 2.6  (N, H)
         memory = {'mean': mean, 'uniform': uniform, 'mask': mask}
         if self.cfg.variant != 'avgpool':
             memory['v'] = v.flatten(1, 2)
-        return memory, (h, c)
+            if self.cfg.scores == 'content':
+                memory['keys'] = self.location.w_c(memory['v'])         # once per video
+        return memory, self.stack.start(mean)
 
     def look(self, token, h, memory):
         """token (B,) or None, h (B, H) -> expected feature (B, D), alpha (B, F, L)"""
@@ -367,7 +411,10 @@ class Captioner(nn.Module):
         if self.cfg.variant == 'first' and token is not None:           # only the first word looks
             return torch.zeros_like(memory['mean']), torch.zeros_like(uniform)
         mask = memory['mask'].flatten(1)                                # (B, F * L)
-        scores = self.location(h)[:, :mask.shape[1]]        # the videos of a batch may be shorter
+        if self.cfg.scores == 'printed':
+            scores = self.location(h)[:, :mask.shape[1]]    # the videos of a batch may be shorter
+        else:
+            scores = self.location(h, memory['keys'])                   # (B, F * L)
         scores = scores.masked_fill(~mask, float('-inf'))
         # DEVIATION: paper's denominator of l_t sums over K x K places, here it sums over all N K^2,
         # because l_t is a softmax over all of them.
@@ -377,24 +424,26 @@ class Captioner(nn.Module):
 
     def step(self, token, state, memory):
         """token (B,) or None -> logits (B, V), state, aux: space (B, F, L), gate (B,)"""
-        h, c = state
+        h, _ = state[-1]                                                # of the top LSTM
         # UNSPECIFIED: the gate and the penalty of the baselines; we chose the gate for both, and
         # the penalty for first (on the attention of the first word), but not for avgpool.
         expected, alpha = self.look(token, h, memory)
-        beta = self.gate(h).sigmoid()                                   # Eq. 3.5  (B, 1)
-        # UNSPECIFIED: which connections of the Captioner are non-recurrent and so have dropout; we
-        # chose the inputs of the LSTM, W_h, W_x and W_p, each dropped out once. The inputs of
-        # f_init, f_beta and l_t have none.
-        x = self.drop(beta * expected)                                  # Eq. 3.3  (B, D)
+        beta = h.new_ones(len(h), 1)
+        if self.cfg.gate:
+            beta = self.f_beta(h).sigmoid()                             # Eq. 3.5  (B, 1)
+        x = beta * expected                                             # Eq. 3.3  (B, D)
         # UNSPECIFIED: the word before the first word; we chose a zero embedding.
         y = h.new_zeros(len(h), self.cfg.embed)                         # (B, E)
         if token is not None:
             y = self.embed(token)
-        h, c = self.lstm(torch.cat([self.drop(y), x], 1), (h, c))       # Eq. 3.1  (B, H)
+        # UNSPECIFIED: which connections of the Captioner are non-recurrent and so have dropout; we
+        # chose the inputs of the LSTM, W_h, W_x and W_p. The inputs of f_init, f_beta and l_t have
+        # none.
+        h, state = self.stack(torch.cat([y, x], 1), state)              # Eq. 3.1  (B, H)
         # Dropout acts on the whole sum, so y has none of its own: no word is dropped out twice.
-        deep = y + self.w_h(self.drop(h)) + self.w_x(x)                 # (B, E)
+        deep = y + self.w_h(self.drop(h)) + self.w_x(self.drop(x))      # (B, E)
         logits = self.w_p(self.drop(deep))                              # Eq. 3.4  (B, V)
-        return logits, (h, c), {'space': alpha, 'gate': beta[:, 0]}
+        return logits, state, {'space': alpha, 'gate': beta[:, 0]}
 
     def forward(self, batch, *, epoch=0, reward_fn=None):
         """batch -> loss (), logs.   Negative log-likelihood plus penalty"""
@@ -405,7 +454,8 @@ class Captioner(nn.Module):
         gate = aux['gate'].sum() / (words != PAD).sum()
         penalty = torch.zeros_like(nll)
         if self.cfg.variant != 'avgpool':
-            penalty = doubly_stochastic(aux['space'].flatten(2), places=memory['mask'].flatten(1))
+            penalty = doubly_stochastic(aux['space'].flatten(2), memory['mask'].flatten(1),
+                                        self.cfg.penalty_over)
         loss = (nll + self.cfg.penalty * penalty).mean()                # Eq. 3.6
         logs = {'nll': nll.mean().item(), 'penalty': penalty.mean().item(), 'gate': gate.item()}
         return loss, logs

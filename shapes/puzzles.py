@@ -6,6 +6,7 @@ A puzzle is made directly as features, without rendering and without a network, 
 minute or two. A symbol is a one-hot vector. The caption consists of a few words, and the score
 `slots` is the share of the words asked for that are right.
 
+    puzzle-place    the noun is the symbol at the marked one of many places  STA: content scores
     puzzle-order    the verb tells which of two symbols comes first          STaTS: ST, ranked
     puzzle-moment   the noun is the spotlit symbol of the frame that flashes STaTS: TS
     puzzle-both     noun as in moment, verb as in order                      STaTS: both branches
@@ -38,6 +39,24 @@ def one_hot(numbers, size):
 def distinct(rng, count, size, number):
     """-> (count, number): in each row, different numbers below `size` in random order"""
     return rng.random((count, size)).argsort(1)[:, :number]
+
+
+# --------------------------------------------------------------------------------- STA: place
+
+SIDE = 5                                # a grid of 5 x 5 places
+
+
+def place(rng, count, split):
+    """Every place shows a symbol, and one place is marked. The noun is the marked symbol. The mean
+    over the places tells only how often each symbol occurs. The noun is the first word, so a model
+    whose first glimpse depends on that mean alone has no second one to find the mark."""
+    symbol = rng.integers(len(SYMBOLS), size=(count, SIDE * SIDE))      # (N, L)
+    marked = rng.integers(SIDE * SIDE, size=count)
+    mark = one_hot(marked, SIDE * SIDE)[..., None]                      # (N, L, 1)
+    x = np.concatenate([one_hot(symbol, len(SYMBOLS)), mark], 2)        # (N, L, D)
+    x = x.reshape(count, 1, SIDE, SIDE, -1).repeat(4, axis=1)           # four frames, all alike
+    nouns = [SYMBOLS[number] for number in symbol[np.arange(count), marked]]
+    return Items({'symbols': x}, {'noun': nouns, 'verb': ['glows'] * count}, {'place': marked})
 
 
 # ------------------------------------------------------------------- STaTS: order, moment and both
@@ -105,7 +124,7 @@ def both(rng, count, split):
     return items
 
 
-PUZZLES = {'order': order, 'moment': moment, 'both': both}
+PUZZLES = {'place': place, 'order': order, 'moment': moment, 'both': both}
 NAMES = [f'puzzle-{name}' for name in PUZZLES]
 
 
