@@ -23,6 +23,7 @@ Variants:   soft, hard                          "Soft / Hard Attention"
             resnet                              "ResNet + LSTM"
             mlp, maxpool, avgpool, hypercolumn  "Baselines of multi-level features"
             layers-first                        beta before alpha, end of Sec. 3.2, first version
+            fc7-every                           fc7 at every word, Sec. 3.1, first version
 The paper explains the lower scores of layers-first "partially" by "the increase of the number of
 parameters". In our reading it has fewer: w of the place attention reads one layer, not four.
 
@@ -52,7 +53,7 @@ from data import BadInput, choose
 from decode import select, teacher_force
 
 VARIANTS = ('soft', 'hard', 'fc7', *MAPS, 'mlp', 'maxpool', 'avgpool', 'hypercolumn',
-            'layers-first', 'resnet')
+            'layers-first', 'fc7-every', 'resnet')
 ROWS = 4                                # rows and columns of pool5 and of every aligned map
 
 
@@ -78,6 +79,7 @@ class Config:
     # UNSPECIFIED: the rate and place of dropout; we chose 0.5 on the input and output of the LSTM.
     dropout: float = 0.5                # dropout on the input and output of the LSTM
     init: float = 0.01                  # first weights: uniform in +-init, appendix; 0: torch's own
+    align_init: str = 'random'          # first alignment: random, appendix, or identity
     optimizer: str = 'adam'             # adam, adamw or rmsprop, appendix
     rate: float = 2e-4                  # learning rate, appendix
     weight_decay: float = 0.0           # strength of the weight decay; none in the paper (Datasets)
@@ -98,6 +100,7 @@ class Config:
 
     def __post_init__(self):
         choose('--variant', self.variant, VARIANTS)
+        choose('--align-init', self.align_init, ('random', 'identity'))
         if not self.features and self.variant == 'resnet':
             self.features = (self.frame_features,)
         elif not self.features:
@@ -109,8 +112,11 @@ class Config:
 # weights in +-0.01 are too small.
 PRESETS = {
     'shapes': dict(frame_features='clip', hidden=256, embed=128, attn=128, dropout=0.2, init=0.0,
-                   rate=2e-3, schedule='cosine', epochs=6, videos_per_batch=16,
-                   captions_per_video=5, max_len=20),
+                   align_init='identity', rate=2e-3, schedule='cosine', epochs=6,
+                   videos_per_batch=16, captions_per_video=5, max_len=20),
+    'puzzle': dict(hidden=64, embed=32, attn=32, dropout=0.0, init=0.0, align_init='identity',
+                   rate=5e-3, schedule='cosine', epochs=8, videos_per_batch=16,
+                   captions_per_video=1, max_len=4, beam=1),
 }
 
 
@@ -158,6 +164,17 @@ class Convolution(nn.Module):
         x = x.masked_fill(~mask[:, None, :, None, None], 0.0)
         x = F.max_pool3d(x, self.pool, ceil_mode=True)              # Eq. 3, second half of f
         return x.permute(0, 2, 3, 4, 1)
+
+    # DEVIATION: paper starts U in Eq. 3 at random, as all weights, here --align-init identity
+    # starts it as the identity, because pool5 needs no alignment. Beside it the randomly aligned
+    # low layers are noise at first, so beta moves to pool5, and a weight near 0 passes no gradient.
+    def start_as_identity(self):
+        """Channel d of the aligned map starts as channel d mod C of the map: ReLU, maximum."""
+        weight = self.wide.layer.weight.data                        # (D, C, k, k, k)
+        D, C, *kernel = weight.shape
+        weight.zero_()
+        for d in range(D):
+            weight[(d, d % C, *[k // 2 for k in kernel])] = 1.0
 
 
 class Vectorised(nn.Module):
@@ -232,6 +249,10 @@ def read_windows(a, mask, fields, reduce):
     return a
 
 
+# UNSPECIFIED: how a hypercolumn reads a layer; we chose to interpolate it at the centres of pool5.
+REDUCE = {'maxpool': largest, 'avgpool': average, 'hypercolumn': middle}
+
+
 class Pooled(nn.Module):
     """Variants maxpool, avgpool and hypercolumn: reduces the part of layer l that unit i of pool5
     sees to one vector, then applies a perceptron to it."""
@@ -259,18 +280,15 @@ def build_alignment(cfg, shapes):
     if cfg.variant == 'mlp':
         for layer in ALIGN:
             align[layer] = Vectorised(layer, shapes[layer], D, cfg.bottleneck)
-    elif cfg.variant in ('maxpool', 'avgpool'):
-        reduce = {'maxpool': largest, 'avgpool': average}[cfg.variant]
+    elif cfg.variant in REDUCE:
         for layer in shapes:
             # UNSPECIFIED: the size of the perceptron in Eq. 18; we chose D hidden units.
             perceptron = nn.Sequential(nn.Linear(channels[layer], D), nn.ReLU(), nn.Linear(D, D))
-            align[layer] = Pooled(layer, reduce, perceptron)
-    elif cfg.variant == 'hypercolumn':
-        # UNSPECIFIED: how hypercolumns read the layers; we chose to interpolate each layer at the
-        # centres of pool5, without a perceptron.
-        for layer in shapes:
-            align[layer] = Pooled(layer, middle, nn.Identity())
-        D = sum(channels.values())                              # the layers are concatenated
+            align[layer] = Pooled(layer, REDUCE[cfg.variant], perceptron)
+        if cfg.variant == 'hypercolumn':
+            # UNSPECIFIED: whether the layers of a hypercolumn are concatenated before or after the
+            # perceptron of Eq. 18; we chose after.
+            D = D * len(shapes)
     else:
         # UNSPECIFIED: whether a single layer (pool2, pool3 or pool4) is aligned; we chose yes.
         for layer in shapes:
@@ -324,6 +342,12 @@ def vimco(log_py, log_pm):
     return bound.detach(), bound + score                                    # Eq. 14  (B,)
 
 
+def mean_beta(beta):
+    """beta (B, T, L), zeros where there is no word -> {'beta_pool2': its mean over words, ...}"""
+    words = beta.any(2).sum()
+    return {f'beta_{layer}': x.item() for layer, x in zip(MAPS, beta.sum((0, 1)) / words)}
+
+
 def check_features(cfg, feats):
     """Refuse features that do not fit the variant. feats: name -> shape of one step of time"""
     if cfg.variant == 'resnet':
@@ -358,7 +382,7 @@ def read_feature(batch, name, shape):
     return value, mask
 
 
-def start_weights(model, init):
+def start_weights(model, init, align_init):
     """Draw the first weights as the appendix says. init = 0 keeps torch's outside the LSTM."""
     for name, parameter in model.named_parameters():
         if 'weight_hh' in name:
@@ -368,7 +392,9 @@ def start_weights(model, init):
             nn.init.zeros_(parameter)
         elif init:
             nn.init.uniform_(parameter, -init, init)
-    for module in model.modules():
+    for module in model.modules():                                  # a Convolution before its layer
+        if isinstance(module, Convolution) and align_init == 'identity':
+            module.start_as_identity()
         if isinstance(module, Scaled):
             module.layer.weight.data /= module.scale
 
@@ -399,10 +425,11 @@ class Captioner(nn.Module):
         # DEVIATION: paper starts the word embedding from word2vec (Google News), here it starts at
         # random unless train.py gets --word2vec FILE, because that file is several GB large.
         self.embed = nn.Embedding(sizes.vocab, cfg.embed)           # W_e
-        self.lstm = nn.LSTMCell(cfg.embed + D, cfg.hidden)
+        again = whole if cfg.variant == 'fc7-every' else 0
+        self.lstm = nn.LSTMCell(cfg.embed + D + again, cfg.hidden)
         self.out = nn.Linear(cfg.hidden, sizes.vocab)               # V
         self.drop = nn.Dropout(cfg.dropout)
-        start_weights(self, cfg.init)
+        start_weights(self, cfg.init, cfg.align_init)
 
     def encode(self, batch):
         """feats of each layer (N, n, Y, X, C), fc7 (N, windows, 64 * width)
@@ -416,6 +443,8 @@ class Captioner(nn.Module):
         # UNSPECIFIED: the first cell c_1 of the LSTM; we chose 0.
         state = (h, torch.zeros_like(h))
         memory = self.encode_maps(maps) if self.layers else {}
+        if self.cfg.variant == 'fc7-every':
+            memory['fc7'] = mean
         return memory, state
 
     def encode_frames(self, frames, mask):
@@ -519,6 +548,8 @@ class Captioner(nn.Module):
             if self.layers:
                 z, aux = self.attend(h, memory)
                 x = torch.cat([x, z], 1)                            # (B, E + D)
+            if 'fc7' in memory:
+                x = torch.cat([x, memory['fc7']], 1)                # variant fc7-every
             h, c = self.lstm(self.drop(x), (h, c))                  # Eq. 2 of the first version
         return self.out(self.drop(h)), (h, c), aux
 
@@ -533,9 +564,10 @@ class Captioner(nn.Module):
         words = batch['captions'].repeat_interleave(K, 0)           # (B * K, T)
         logp, aux = teacher_force(self, memory, state, words)       # (B * K, T)
         log_py = logp.sum(1)                                        # Eq. 1, 2  (B * K,)
+        logs = mean_beta(aux['layers']) if self.L > 1 else {}
         if not draws:
-            return -log_py.mean(), {'nll': -log_py.mean().item()}
+            return -log_py.mean(), {'nll': -log_py.mean().item(), **logs}
         log_pm = aux['log_q'].sum(1)                                # choices from word 2 on
         bound, surrogate = vimco(log_py.view(-1, K), log_pm.view(-1, K))
-        logs = {'nll': -bound.mean().item(), 'choices': -log_pm.mean().item()}
+        logs |= {'nll': -bound.mean().item(), 'choices': -log_pm.mean().item()}
         return -surrogate.mean(), logs

@@ -10,6 +10,7 @@ minute or two. A symbol is a one-hot vector. The caption consists of a few words
     puzzle-order    the verb tells which of two symbols comes first          STaTS: ST, ranked
     puzzle-moment   the noun is the spotlit symbol of the frame that flashes STaTS: TS
     puzzle-both     noun as in moment, verb as in order                      STaTS: both branches
+    puzzle-layer    the lowest map shows the noun, the highest the verb      ASTAR: soft, hard
 
 Letters:  N items, F frames, L places, D feature size
 """
@@ -124,7 +125,33 @@ def both(rng, count, split):
     return items
 
 
-PUZZLES = {'place': place, 'order': order, 'moment': moment, 'both': both}
+# ------------------------------------------------------------------------------ ASTAR: layer
+
+# Maps of C3D -> side of a cell, in cells of pool2. The last cells of pool5 are half outside.
+CELLS = {'c3d_pool2': 1, 'c3d_pool3': 2, 'c3d_pool4': 4, 'c3d_pool5': 8}
+POOL2 = 28                              # rows and columns of pool2
+
+
+def layer(rng, count, split):
+    """One thing in one place. There, every map of C3D shows one of four symbols. That of pool2 is
+    the noun, that of pool5 is the verb, and those of pool3 and pool4 mean nothing. The maps have
+    the same channels, so a mean over layers does not tell which symbol comes from where. fc7, from
+    which the first word comes, is noise."""
+    symbols = {name: rng.integers(4, size=count) for name in CELLS}
+    row, column = rng.integers(POOL2, size=(2, count))
+    feats = {}
+    for name, cell in CELLS.items():
+        side = -(-POOL2 // cell)
+        x = np.zeros((count, 1, side, side, 4))
+        x[np.arange(count), 0, row // cell, column // cell, symbols[name]] = 1
+        feats[name] = x
+    feats['c3d_fc7'] = np.zeros((count, 1, 4))
+    nouns = [SYMBOLS[k] for k in symbols['c3d_pool2']]
+    verbs = [VERBS[k] for k in symbols['c3d_pool5']]
+    return Items(feats, {'article': ['a'] * count, 'noun': nouns, 'verb': verbs})
+
+
+PUZZLES = {'place': place, 'order': order, 'moment': moment, 'both': both, 'layer': layer}
 NAMES = [f'puzzle-{name}' for name in PUZZLES]
 
 

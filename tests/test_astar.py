@@ -17,7 +17,6 @@ torch.set_num_threads(1)
 SHAPES = {'c3d_pool2': [28, 28, 2], 'c3d_pool3': [14, 14, 4], 'c3d_pool4': [7, 7, 8],
           'c3d_pool5': [4, 4, 8], 'c3d_fc7': [6], 'resnet152': [2, 3, 5]}
 EVERY = dict(zip(SHAPES, (2, 4, 8, 16, 16, 2)))     # frames per step; fc7 is stored by windows
-REDUCERS = {'maxpool': astar.largest, 'avgpool': astar.average, 'hypercolumn': astar.middle}
 
 
 def make_batch(frames):
@@ -74,7 +73,7 @@ def test_shapes_gradients_aux_and_view(variant):
     if not aux:
         assert view is None and memory == {}
         return
-    D = 2 + 4 + 8 + 8 if variant == 'hypercolumn' else 8
+    D = 4 * 8 if variant == 'hypercolumn' else 8
     assert memory['a'].shape == (2, 3 * 4 * 4, 4 if 'layers' in aux else 1, D)
     space = aux['space'][:, 1]                                      # the second word
     assert space.shape == (2, 3, 4, 4) and not space[0, 1:].any()   # 5 frames: 1 step of 3
@@ -271,6 +270,50 @@ def test_the_convolution_equals_a_loop_over_equation_3():
         assert out[0, t, y, x, k].item() == pytest.approx(expected)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize('layer', ALIGN)
+def test_an_alignment_that_starts_as_the_identity_takes_the_maximum_of_each_channel(layer):
+    torch.manual_seed(0)
+    model = make_model('soft', align_init='identity', init=0.01).eval()
+    batch = make_batch((16, 33))
+    a, mask = (batch[part][f'c3d_{layer}'] for part in ('feats', 'mask'))
+    aligned = model.align[layer](a.masked_fill(~mask[:, :, None, None, None], 0.0), mask)
+    size = ALIGN[layer][2]
+    C = a.shape[-1]
+    assert aligned.shape == (2, 3, 4, 4, 8)
+    for n, t, y, x, d in itertools.product(range(2), range(3), range(4), range(4), range(8)):
+        steps, rows, columns = (slice(size * i, size * (i + 1)) for i in (t, y, x))
+        window = a[n, :int(mask[n].sum())][steps, rows, columns, d % C]
+        expected = max([0.0, *window.flatten().tolist()])
+        assert aligned[n, t, y, x, d].item() == pytest.approx(expected, rel=1e-5)
+
+
+@torch.no_grad()
+def test_beta_is_logged_as_its_mean_over_the_words_that_attend():
+    model, batch = make_model('soft', init=1.0).eval(), make_batch((16, 33))
+    _, logs = model(batch)
+    memory, state = select(model.encode(batch), batch['rows'])
+    _, aux = teacher_force(model, memory, state, batch['captions'])
+    words = []
+    for caption, beta in zip(batch['captions'], aux['layers']):
+        words += beta[1:int((caption != 0).sum())]          # the first word attends to nothing
+    expected = torch.stack(words).mean(0)
+    found = torch.tensor([logs[f'beta_{layer}'] for layer in MAPS])
+    assert torch.allclose(found, expected, atol=1e-6)
+    assert found.std() > 1e-3 and found.sum().item() == pytest.approx(1)
+
+
+@torch.no_grad()
+def test_fc7_every_adds_fc7_to_the_input_of_every_step_but_the_first():
+    model, batch = make_model('fc7-every', init=0.5).eval(), make_batch((16, 33))
+    memory, state = model.encode(batch)
+    word = torch.tensor([5, 6])
+    z, _ = model.attend(state[0], memory)
+    fc7 = torch.stack([batch['feats']['c3d_fc7'][0, 0], batch['feats']['c3d_fc7'][1].mean(0)])
+    expected = model.lstm(torch.cat([model.embed(word), z, fc7], 1), state)
+    assert torch.allclose(model.step(word, state, memory)[1][0], expected[0], atol=1e-6)
+
+
 @pytest.mark.parametrize('layer, side, every, window', [
     ('pool2', 28, 2, (8, -21, 14)), ('pool3', 14, 4, (4, -9, 6)), ('pool4', 7, 8, (2, -3, 2))])
 def test_windows_equal_loops_over_equation_17_and_interpolation(layer, side, every, window):
@@ -279,7 +322,7 @@ def test_windows_equal_loops_over_equation_17_and_interpolation(layer, side, eve
     steps = [math.ceil(n / every) for n in (33, 20)]
     a, mask = helpers.padded([side, side, 1], steps)
     fields = receptive_field('pool5', inside=layer)
-    out = [read_windows(a, mask, fields, reduce) for reduce in REDUCERS.values()]
+    out = [read_windows(a, mask, fields, reduce) for reduce in astar.REDUCE.values()]
     assert out[0].shape == (2, 3, 4, 4, 1)
     for row, *units in ((0, 1, 1, 1), (0, 3, 4, 2), (1, 2, 3, 4), (1, 1, 4, 4), (0, 2, 2, 3)):
         seen = []                                           # per axis: places, all counted from 1
@@ -297,20 +340,20 @@ def test_windows_equal_loops_over_equation_17_and_interpolation(layer, side, eve
 
 
 @torch.no_grad()
-@pytest.mark.parametrize('variant', REDUCERS)
+@pytest.mark.parametrize('variant', astar.REDUCE)
 def test_pooled_variants_read_their_windows_in_every_layer(variant):
     model, batch = make_model(variant).eval(), make_batch((33, 33))
     read = []
     for layer in MAPS:
         values, mask = batch['feats'][f'c3d_{layer}'], batch['mask'][f'c3d_{layer}']
         fields = receptive_field('pool5', inside=layer)
-        read.append(read_windows(values, mask, fields, REDUCERS[variant]).flatten(1, 3))
+        read.append(read_windows(values, mask, fields, astar.REDUCE[variant]).flatten(1, 3))
     assert torch.allclose(read[3], values.flatten(1, 3), atol=1e-6)     # pool5 sees itself
     a = model.encode(batch)[0]['a']                                     # (N, I, L, D)
+    expected = [model.align[layer].perceptron(x) for layer, x in zip(MAPS, read)]       # Eq. 18
     if variant == 'hypercolumn':
-        assert torch.equal(a[:, :, 0], torch.cat(read, 2))
-    else:                                                               # Eq. 18, l = 1 .. L
-        expected = [model.align[layer].perceptron(x) for layer, x in zip(MAPS, read)]
+        assert torch.allclose(a[:, :, 0], torch.cat(expected, 2), atol=1e-6)
+    else:
         assert torch.allclose(a, torch.stack(expected, 2), atol=1e-6)
 
 

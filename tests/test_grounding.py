@@ -81,11 +81,12 @@ def test_words_that_are_wrong_do_not_count_and_directions_are_no_verbs():
         return {(said[t], role, shape) for t, role, shape in found if role != 'article'}
 
     assert roles('a red circle moves left while a blue square grows') == {
-        ('circle', 'subject', 0), ('moves', 'verb', 0), ('left', 'direction', 0),
-        ('square', 'object', 1), ('grows', 'verb', 1)}
-    swapped = roles('a blue square gets bigger as a red triangle moves left')
-    assert swapped == {('square', 'object', 1), ('gets', 'verb', 1), ('bigger', 'direction', 1),
-                       ('moves', 'verb', 0), ('left', 'direction', 0)}
+        ('red', 'colour', None), ('circle', 'subject', 0), ('moves', 'verb', 0),
+        ('left', 'direction', 0), ('blue', 'colour', None), ('square', 'object', 1),
+        ('grows', 'verb', 1)}
+    swapped = roles('a blue square gets bigger as a white triangle moves left')
+    assert swapped == {('blue', 'colour', None), ('square', 'object', 1), ('gets', 'verb', 1),
+                       ('bigger', 'direction', 1), ('moves', 'verb', 0), ('left', 'direction', 0)}
 
 
 @pytest.mark.parametrize('st', [0.0, 0.75, 1.0])
@@ -148,7 +149,7 @@ def test_one_run_is_measured_in_detail_and_several_are_compared(commands, capsys
     assert lines[0] == '| run | ' + ' | '.join(
         f'{what}, {role}' for what in ('box', 'window') for role in grounding.ROLES) + ' |'
     assert lines[2].split(' | ')[0] == '| one (looks)' and lines[3].startswith('| two (looks)')
-    assert '| one (looks) | gate | 0.50 | 0.50 | 0.50 |  | 0.50 |' in lines
+    assert '| one (looks) | gate | 0.50 | 0.50 | 0.50 | 0.50 |  | 0.50 |' in lines
     assert 'slots' not in ' '.join(lines)
     grounding.main(['rec', '--device', 'cpu'])
     assert 'this model has no attention' in capsys.readouterr().out

@@ -38,6 +38,8 @@ CASES = {                       # name -> fields of Config, shape of one frame's
     'astar': (ASTAR, MAPS),
     'astar-pool4': (ASTAR | dict(variant='pool4'), {k: MAPS[k] for k in ('c3d_pool4', 'c3d_fc7')}),
     'astar-fc7': (ASTAR | dict(variant='fc7'), {'c3d_fc7': [7]}),
+    'astar-fc7-every': (ASTAR | dict(variant='fc7-every'), MAPS),
+    'astar-identity': (ASTAR | dict(align_init='identity'), MAPS),
     'astar-resnet': (ASTAR | dict(variant='resnet'), GRID),
 }
 V = 7                                                   # words

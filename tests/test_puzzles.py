@@ -1,4 +1,6 @@
 """The puzzles of shapes/puzzles.py: every item is solvable from its features, and only as said."""
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -85,6 +87,29 @@ def second_word(model, x):
     memory, state = model.encode(batch)
     state = model.step(None, state, memory)[1]
     return model.step(torch.full((len(x),), 2), state, memory)[0].detach()
+
+
+def symbols_of(x):
+    """x (N, 1, Y, X, C), one symbol each -> (N, 3): its row, column and channel"""
+    assert ((x > 0.5).sum((1, 2, 3, 4)) == 1).all()
+    return np.argwhere(x > 0.5)[:, 2:]
+
+
+@pytest.mark.parametrize('split', puzzles.SIZES)
+def test_layer_shows_the_noun_in_the_lowest_map_and_the_verb_in_the_highest(split):
+    items = puzzles.make('puzzle-layer', split)
+    maps = [items.feats[f'c3d_pool{k}'] for k in (2, 3, 4, 5)]
+    assert [x.shape[1:] for x in maps] == [(1, side, side, 4) for side in (28, 14, 7, 4)]
+    low, third, fourth, high = map(symbols_of, maps)
+    assert items.words['noun'] == [puzzles.SYMBOLS[k] for k in low[:, 2]]
+    assert items.words['verb'] == [puzzles.VERBS[k] for k in high[:, 2]]
+    assert abs(items.feats['c3d_fc7']).max() < 0.5
+    for found, cells in ((third, 2), (fourth, 4), (high, 8)):       # the same place in every map
+        assert np.array_equal(found[:, :2], low[:, :2] // cells)
+    # The symbols of different maps are independent: each pair occurs in a sixteenth of the items.
+    for one, other in itertools.combinations((low, third, fourth, high), 2):
+        counts = np.bincount(4 * one[:, 2] + other[:, 2], minlength=16)
+        assert abs(counts / len(one) - 1 / 16).max() < 4 * (15 / 256 / len(one)) ** 0.5
 
 
 def test_scores_count_the_words_that_are_asked_for_by_slot():

@@ -23,6 +23,7 @@ from shapes import words, world
 from tools import figures, runs
 
 ROLES = ('subject', 'verb', 'direction', 'object')
+OTHERS = ('article', 'colour')          # roles that only the second table has
 
 
 def inside(boxes, rows, columns):
@@ -58,8 +59,8 @@ def on_box(weights, boxes):
 
 
 def measure_word(look, t, truth, shape):
-    """shape: index into truth['boxes'], None for an article -> {measure: number} of word t, empty
-    if it looks at nothing"""
+    """shape: index into truth['boxes'], None for OTHERS -> {measure: number} of word t, empty if it
+    looks at nothing"""
     weights = look.weights[t]                                               # (F, Y, X)
     found = {}
     if not weights.any():
@@ -83,8 +84,10 @@ def measured_words(caption, truth):
              if word in ('a', 'the')]
     for slot, _, start, end in words.parse(caption, words.is_swapped(caption, truth)):
         shape = int(slot in ('object', 'second action'))
-        found += [(t, roles[t], shape) for t in range(start, end)
-                  if roles[t] in ROLES and right.get(slot)]
+        if right.get(slot):
+            found += [(t, roles[t], shape) for t in range(start, end) if roles[t] in ROLES]
+            if slot.endswith('colour'):
+                found.append((start, 'colour', None))
     return found
 
 
@@ -169,13 +172,13 @@ def report(loaded, split):
             row.append(cell)
         shares.append([run.title, *row])
         for label in positions:
-            found = [roles.get(role, {}).get(label) for role in ('article', *ROLES)]
+            found = [roles.get(role, {}).get(label) for role in (*OTHERS, *ROLES)]
             row = ['' if number is None else f'{number:.2f}' for number in found]
             if any(row):
                 numbers.append([run.title, label, *row])
     print_table(['run', *map(', '.join, measures)], shares)
     if numbers:
-        print_table(['run', 'number', 'article', *ROLES], numbers)
+        print_table(['run', 'number', *OTHERS, *ROLES], numbers)
     if len(loaded) > 1:
         return
     for label, row in positions.items():
