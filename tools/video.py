@@ -1,12 +1,13 @@
 """Read a video: the frames that a sampling rule selects, and the sound.
 
-Sampling rules; N is a number from 1 to 9999:
+Sampling rules; M and N are numbers from 1 to 9999:
 
     Nfps       N frames per second (ASTAR: 2fps; STA's action recognition: 30fps)
     staN       N evenly spaced frames of the first 240; black frames after the end (STA: sta26)
     uniformN   N evenly spaced frames, from the first to the last (VRE: uniform20)
     chunkN     all frames, in complete chunks of N frames (STaTS: chunk16)
     strideN    the first frame of each such chunk
+    chunksMxN  M evenly spaced chunks of N frames, or all complete ones if there are fewer
 
 Letters: F frames, H W rows and columns of pixels, S sound samples.
 """
@@ -50,12 +51,13 @@ def decoded(path, kind='video'):
 def sample(rule, frames, rate):
     """rule, number of frames in the video, frames per second -> numbers (F,) of the frames that
     the rule selects; -1 stands for a black frame"""
-    parts = re.fullmatch(r'(uniform|sta|chunk|stride)?([1-9]\d{0,3})(?(1)|fps)', rule)
+    parts = re.fullmatch(r'(uniform|sta|chunk|stride|chunks([1-9]\d{0,3})x)?'
+                         r'([1-9]\d{0,3})(?(1)|fps)', rule)
     if not parts:
-        raise BadInput(f'--sampling {rule}: expected uniformN, staN, chunkN, strideN or Nfps, '
-                       'such as uniform20')
+        raise BadInput(f'--sampling {rule}: expected uniformN, staN, chunkN, strideN, chunksMxN or '
+                       'Nfps, such as uniform20')
     kind = parts[1]                                     # None: Nfps
-    n = int(parts[2])
+    n = int(parts[3])
     if kind == 'uniform':
         # UNSPECIFIED: which frames VRE takes; we chose evenly spaced ones with the first and last.
         return np.linspace(0, frames - 1, n).round().astype(int)
@@ -69,6 +71,10 @@ def sample(rule, frames, rate):
         # video has no other chunk, to fill it up with its last frame.
         numbers = np.arange(max(frames // n, 1) * n).clip(max=frames - 1)
         return numbers if kind == 'chunk' else numbers[::n]
+    if kind:                                            # chunksMxN
+        chunks = min(int(parts[2]), max(frames // n, 1))
+        starts = np.linspace(0, max(frames - n, 0), chunks).round().astype(int)
+        return (starts[:, None] + np.arange(n)).clip(max=frames - 1).flatten()
     return np.arange(0, frames, max(rate / n, 1e-3)).astype(int)
 
 
