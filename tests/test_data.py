@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+import helpers
 from data import EOS, PAD, UNK, BadInput, Batches, Corpus, Features, Vocabulary, normalise
 
 
@@ -230,3 +231,31 @@ def test_a_named_pipe_is_no_feature(tmp_path):
     os.mkfifo(tmp_path / 'x' / 'v0.npy')
     np.save(tmp_path / 'x' / 'v1.npy', np.zeros((2, 3)))
     assert list(Features(tmp_path, 'x').rows) == ['v1']
+
+
+@pytest.mark.filterwarnings('ignore')
+@pytest.mark.parametrize('layout', ['rows', 'files'])
+def test_damaged_features_are_refused_or_finite(tmp_path, layout):
+    array = np.random.default_rng(0).standard_normal((3, 2, 5)).astype(np.float32)
+    packed(tmp_path, 'x', array, scale=[1.0, 2.0, 0.5], encoder='e')
+    files = [tmp_path / 'x.npy', tmp_path / 'x.json']
+    if layout == 'files':
+        (tmp_path / 'y').mkdir()
+        for i in range(3):
+            np.save(tmp_path / 'y' / f'v{i}.npy', array[i])
+        (tmp_path / 'y' / 'info.json').write_text('{"encoder": "e", "part": ["a", 1]}')
+        files = [tmp_path / 'y' / 'v1.npy', tmp_path / 'y' / 'info.json']
+    for path in files:
+        whole = path.read_bytes()
+        for seed in range(helpers.TRIES):
+            path.write_bytes(helpers.damaged(whole, seed))
+            try:
+                features = Features(tmp_path, 'xy'[layout == 'files'])
+                shape, most = features.check(['v0', 'v1', 'v2'])
+                for i in range(3):
+                    value = features[f'v{i}']
+                    assert np.isfinite(value).all() and list(value.shape[1:]) == shape, seed
+                    assert len(value) <= most, seed
+            except BadInput as error:
+                assert path.stem in str(error) or path.parent.name in str(error), seed
+        path.write_bytes(whole)

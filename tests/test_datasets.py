@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import data
+import helpers
 from data import BadInput, Corpus
 from tools import datasets
 from tools.datasets import Dataset
@@ -395,3 +396,45 @@ def test_a_pickle_is_refused_with_a_line_that_converts_it(tmp_path):
     line = str(refusal.value).partition('convert it: ')[2].partition(', or make them')[0]
     subprocess.run(['sh', '-c', line.replace('python', sys.executable)], check=True)
     assert data.Features(place, 'x').check(['a']) == ([3], 2)
+
+
+# ------------------------------------------------------------------------------------ damaged files
+
+WHOLE = {
+    'msvd': {'sents_train.txt': b'vid1\ta man runs\nvid2\tA dog.\n'},
+    'msvd ': {'AllVideoDescriptions.txt': b'# header\n\na_b_1_2 A man runs.\nc_3_4 A dog.\n',
+              'youtube_mapping.txt': b'a_b_1_2 vid1\nc_3_4 vid2\n'},
+    'msvd  ': {'corpus.csv': b'VideoID,Start,End,Language,Description\na,1,2,English,"A, b"\n',
+               'youtube_mapping.txt': b'a_1_2 vid1\n'},
+    'msrvtt': {'train_val_videodatainfo.json': videodatainfo(('train', 0, 2)).encode(),
+               'category.txt': b'people\t1\r\nmusic\t0\r\n'},
+    'mvad': {'x.zip': None},
+    'folder': {'captions.csv': b'file,caption,split\na.mp4,"A, b",train\nc.mp4,d,train\n'},
+    'hmdb51': {'wave_test_split1.txt': b'a.avi 1 \nb.avi 2 \nc.avi 0 \n'},
+    'hollywood2': {'ClipSets/Kiss_train.txt': b'clip1  1\nclip2  -1\n'}}
+
+
+@pytest.mark.parametrize('name', WHOLE)
+def test_damaged_caption_files_are_refused_or_read(tmp_path, name):
+    folder = tmp_path / name.strip()
+    for file, content in WHOLE[name].items():
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        if content is None:
+            with zipfile.ZipFile(folder / file, 'w', zipfile.ZIP_DEFLATED) as archive:
+                archive.writestr('train.txt', 'FILM_1\the sits\nFILM_2\tshe runs\n')
+        else:
+            (folder / file).write_bytes(content)
+    for file in WHOLE[name]:
+        whole = (folder / file).read_bytes()
+        for seed in range(helpers.TRIES):
+            (folder / file).write_bytes(helpers.damaged(whole, seed))
+            try:
+                corpus = load(name.strip(), tmp_path)
+            except BadInput as error:
+                assert str(folder) in str(error), seed
+                continue
+            assert corpus.ids and all(isinstance(video, str) for video in corpus.ids), seed
+            for captions in corpus.captions.values():
+                assert captions and all(caption == data.normalise(caption) != ''
+                                        for caption in captions), seed
+        (folder / file).write_bytes(whole)

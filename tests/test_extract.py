@@ -3,6 +3,7 @@ import errno
 import hashlib
 import json
 import os
+import random
 import struct
 import subprocess
 import sys
@@ -182,6 +183,37 @@ def test_missing_files_sound_files_and_long_videos_are_refused(tmp_path, folder,
     refused('cut the video', read_frames, folder / 'a.avi', 'chunk1')
     monkeypatch.setattr(video, 'read_frames', lambda *given: {}['a bug in a decoder'])
     refused('a.avi: cannot be read .*decoder', encoders.read, 'a.avi', 'clip', 'uniform16')
+
+
+@pytest.mark.parametrize('name, codec', [
+    ('x.avi', 'mpeg4'), ('x.mp4', 'libx264'), ('x.mkv', 'mpeg4')])
+def test_damaged_videos_are_refused_or_read(tmp_path, name, codec):
+    path = write_clip(tmp_path / name, greys(4, (32, 32)), codec, tone=440 * (name != 'x.mp4'))
+    whole = path.read_bytes()
+    for seed in range(helpers.TRIES // 3):
+        path.write_bytes(helpers.damaged(whole, seed))
+        for encoder, rule in (('clip', 'uniform4'), ('logmel', 'sound')):
+            try:
+                x = encoders.read(path, encoder, rule)
+                assert len(x) == 4 if encoder == 'clip' else len(x) >= 16000, seed
+            except BadInput as error:
+                assert name in str(error), seed
+
+
+def test_files_of_any_name_get_features_of_that_name(tmp_path):
+    rng = random.Random(0)
+    folder = tmp_path / 'in'
+    folder.mkdir()
+    clip = write_clip(tmp_path / 'x.avi', greys(2, (16, 16)), 'mjpeg', 'yuvj420p').read_bytes()
+    letters = 'ab .-_#%:\'"[]*?!&;$\n\t\xe9\u20ac\U0001f642\udce9'     # the last is not UTF-8
+    for _ in range(helpers.TRIES // 3):
+        stem = 'x' + ''.join(rng.choices(letters, k=rng.randint(0, 9)))
+        (folder / f'{stem}.avi').write_bytes(clip)
+    stems = {path.stem for path in folder.iterdir()}
+    run(folder, tmp_path, '--sampling', 'uniform1')
+    features = data.Features(tmp_path / 'folder' / 'features', 'clip')
+    assert set(features.rows) == stems
+    features.check(sorted(stems))
 
 
 # --------------------------------------------------------------------------------------- encoders

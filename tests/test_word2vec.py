@@ -2,6 +2,7 @@
 import numpy as np
 import pytest
 
+import helpers
 from data import BadInput, Vocabulary
 from tools.word2vec import word2vec
 
@@ -54,3 +55,17 @@ def test_broken_files_are_named(tmp_path, name, content, message):
         (tmp_path / name).write_bytes(content)
     with pytest.raises(BadInput, match=message):
         word2vec(tmp_path / name, Vocabulary.build(['cat']), 2)
+
+
+@pytest.mark.parametrize('name', ['v.bin', 'v.txt'])
+def test_damaged_files_are_refused_or_finite(tmp_path, name):
+    vectors = {'cat': [1.0, 2.5], 'zebra': [9.0, 9.0], 'a': [0.5, 0.25]}
+    path = write_vectors(tmp_path / name, vectors)
+    whole = path.read_bytes()
+    for seed in range(helpers.TRIES):
+        path.write_bytes(helpers.damaged(whole, seed))
+        try:
+            read, _ = word2vec(path, Vocabulary.build(['a cat']), 2)
+            assert read.isfinite().all(), seed
+        except BadInput as error:
+            assert name in str(error), seed

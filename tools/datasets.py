@@ -109,12 +109,10 @@ def official_msvd(folder):
         return path, [(clip, caption) for clip, caption in rows if clip]    # without the header
     except FileNotFoundError:
         path = next(iter(sorted(folder.glob('*.csv'))), None)
-    pairs = []
     columns = ('VideoID', 'Start', 'End', 'Language', 'Description')
-    for _, row in parse_csv(path, columns) if path else ():
-        if row['Language'] == 'English':
-            pairs.append((f'{row["VideoID"]}_{row["Start"]}_{row["End"]}', row['Description']))
-    return path, pairs
+    rows = [row for _, row in (parse_csv(path, columns) if path else ())]
+    return path, [(f'{row["VideoID"]}_{row["Start"]}_{row["End"]}', row['Description'])
+                  for row in rows if row['Language'] == 'English']
 
 
 def msvd_names(folder):
@@ -326,15 +324,9 @@ def drop_wordless(corpus):
         corpus.notes.append(f'{wordless:,} captions without a word left out')
 
 
-def hash_part(video):
-    """-> the split of a video by a hash of its id, 8 : 1 : 1. So it is the same everywhere, however
-    many videos there are."""
-    number = int(hashlib.sha256(video.encode()).hexdigest(), 16) % 10
-    return {8: 'val', 9: 'test'}.get(number, 'train')
-
-
 def read_by_hash(name, folder, split):
-    """-> of all videos that have captions, those that hash_part() puts into this split"""
+    """-> of all videos that have captions, those that a hash of their ids puts into this split,
+    8 : 1 : 1. So a video is in the same split everywhere, however many there are."""
     found = []
     for part in PARTS:
         try:
@@ -348,7 +340,10 @@ def read_by_hash(name, folder, split):
         whole.captions |= corpus.captions
         whole.category |= corpus.category
         whole.notes += [note for note in corpus.notes if note not in whole.notes]
-    whole.keep([video for video in whole.ids if hash_part(video) == split])
+    for video in whole.ids:
+        number = int(hashlib.sha256(video.encode()).hexdigest(), 16) % 10
+        if split != {8: 'val', 9: 'test'}.get(number, 'train'):
+            del whole.captions[video]
     return whole
 
 
@@ -460,7 +455,7 @@ class Dataset:
 def count(corpus):
     """-> text such as "msvd train: 1,200 videos, as in the papers" """
     videos = len(corpus.ids)
-    expected = dict(zip(('train', 'val', 'test'), EXPECTED.get(corpus.name, ()))).get(corpus.split)
+    expected = dict(zip(PARTS, EXPECTED.get(corpus.name, ()))).get(corpus.split)
     if not expected:
         comparison = ''
     elif expected == videos:
