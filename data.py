@@ -27,6 +27,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.lib.format import open_memmap
 from torch.nn.utils.rnn import pad_sequence
 
 try:
@@ -114,18 +115,17 @@ class Corpus:
     truth: dict = field(default_factory=dict)           # id -> the true content (shapes only)
     answers: dict = field(default_factory=dict)         # id -> {slot: word} (puzzles only)
     features: dict = field(default_factory=dict)        # name -> Features, once the split is opened
+    notes: list = field(default_factory=list)           # what the user should know about the split
 
     @property
     def ids(self):
         return list(self.captions or self.labels)
 
-    def limit(self, n):
-        """Keep the first n videos."""
-        keep = self.ids[:n]
+    def keep(self, ids):
+        """Keep only these videos."""
         for name in ('captions', 'labels', 'category', 'truth', 'answers'):
             values = getattr(self, name)
-            setattr(self, name, {video: values[video] for video in keep if video in values})
-        return self
+            setattr(self, name, {video: values[video] for video in ids if video in values})
 
 
 # --------------------------------------------------------------------------------------- features
@@ -137,8 +137,8 @@ class NoFeatures(BadInput):
 def read_record(path):
     """A .json file that describes features -> dict"""
     try:
-        found = json.loads(path.read_text())
-    except ValueError as error:
+        found = json.loads(path.read_text(encoding='utf-8'))
+    except (OSError, RecursionError, ValueError) as error:
         raise BadInput(f'{path}: not JSON ({error})') from None
     if not isinstance(found, dict):
         raise BadInput(f'{path}: expected an object, found a {type(found).__name__}')
@@ -149,7 +149,7 @@ def open_array(function, path, **options):
     """Open a file of features with function(path, ...); report errors with the file name."""
     try:
         return function(path, **options)
-    except (EOFError, OSError, ValueError) as error:
+    except Exception as error:                          # foreign files fail in many ways
         raise BadInput(f'{path}: cannot be read; it is cut off or in another format ({error}). '
                        'Extract it again') from None
 
@@ -159,39 +159,39 @@ class Features:
 
         FOLDER/NAME.npy   one row per video, with NAME.json: "ids" and, optionally, "scale" per row
         FOLDER/NAME/      one file <id>.npy per video, and info.json if tools.extract made them
-        FOLDER/NAME.h5    HDF5 keyed by id
+        FOLDER/NAME.h5    HDF5 keyed by id; also NAME.hdf5
 
     features[id] is float32 (F, D), (F, L, D) or (F, Y, X, D); a vector (D,) counts as one frame.
     `info` records how they were made, if that is known."""
 
     def __init__(self, folder, name):
         folder = Path(folder)
-        self.name = name
-        self.scale = None
-        self.info = {}
-        if (folder / f'{name}.npy').is_file() and (folder / f'{name}.json').is_file():
+        self.scale, self.info = None, {}
+        self.checked = set()                            # videos whose numbers are finite
+        hdf5 = next(filter(os.path.isfile, (folder / f'{name}.h5', folder / f'{name}.hdf5')), None)
+        if os.path.isfile(folder / f'{name}.npy') and os.path.isfile(folder / f'{name}.json'):
             self.path = folder / f'{name}.npy'
-            self.array = open_array(np.load, self.path, mmap_mode='r')
+            self.array = np.atleast_1d(open_array(open_memmap, self.path, mode='r'))
             self.open_rows(folder / f'{name}.json')
-        elif (folder / name).is_dir():
+        elif os.path.isdir(folder / name):
             self.path = folder / name
-            self.rows = {path.stem: path for path in sorted(self.path.glob('*.npy'))}
+            self.rows = {path.stem: path for path in sorted(self.path.glob('*.npy'))
+                         if path.is_file()}             # opening a named pipe would wait forever
             if (self.path / 'info.json').is_file():
                 self.info = read_record(self.path / 'info.json')
-        elif (folder / f'{name}.h5').is_file():
-            self.path = folder / f'{name}.h5'
+        elif hdf5:
+            self.path = hdf5
             try:
                 import h5py
             except ImportError:
                 raise BadInput(f'{self.path}: to read HDF5, pip install h5py') from None
             self.array = open_array(h5py.File, self.path, mode='r')
-            self.rows = {video: video for video in self.array}
+            self.rows = {video: video for video, value in self.array.items()
+                         if isinstance(value, h5py.Dataset)}
         else:
-            there = {path.stem for path in folder.glob('*')
-                     if path.suffix in ('.npy', '.h5') or path.is_dir()}
+            there = ', '.join(sorted(path.name for path in folder.glob('*'))) or 'nothing'
             raise NoFeatures(f'no features {name!r}: looked in {folder} for {name}.npy with '
-                             f'{name}.json, {name}/<id>.npy and {name}.h5; '
-                             f'there: {", ".join(sorted(there)) or "nothing"}. '
+                             f'{name}.json, {name}/<id>.npy and {name}.h5; there: {there[:500]}. '
                              'Choose others with --features')
 
     def open_rows(self, path):
@@ -199,54 +199,53 @@ class Features:
         self.info = read_record(path)
         ids = self.info.pop('ids', None)
         count = len(self.array)
-        if not isinstance(ids, list) or len(set(map(str, ids))) != count:
+        if not (isinstance(ids, list) and len(ids) == count
+                and len({one for one in ids if isinstance(one, str)}) == count):
             raise BadInput(f'{self.path}: {count} rows, so {path.name} needs "ids", a list of '
                            f'{count} different names')
+        self.rows = {video: row for row, video in enumerate(ids)}
         self.scale = self.info.pop('scale', None)
         if self.scale is not None:
             numbers = isinstance(self.scale, list) and all(
-                isinstance(x, (int, float)) for x in self.scale)
+                isinstance(x, (int, float)) and abs(x) < 1e30 for x in self.scale)
             if not numbers or len(self.scale) != count:
                 raise BadInput(f'{path}: "scale" must be a list of {count} numbers, one per row')
-        self.rows = {video: row for row, video in enumerate(ids)}
 
     def raw(self, video):
         """The stored numbers; if the format allows it, they are read from disk only when used"""
         row = self.rows[video]
-        return open_array(np.load, row, mmap_mode='r') if isinstance(row, Path) else self.array[row]
+        return open_array(open_memmap, row, mode='r') if isinstance(row, Path) else self.array[row]
 
     def __getitem__(self, video):
         value = np.array(self.raw(video), dtype=np.float32)     # a copy: the file is read-only
         if self.scale is not None:
-            value = value * np.float32(self.scale[self.rows[video]])
+            value *= np.float32(self.scale[self.rows[video]])
+        if video not in self.checked and not np.isfinite(value).all():
+            raise BadInput(f'{self.path}: the feature of {video!r} contains NaN or infinite '
+                           'numbers; extract it again, or remove the video from the captions')
+        self.checked.add(video)
         return value[None] if value.ndim == 1 else value
 
     def check(self, ids):
-        """Refuse features that are missing, not finite, or of different sizes.
+        """Refuse features that are missing or of different sizes. Only the headers of the files are
+        read; features[id] looks at the numbers when they are first used.
         -> shape of one frame's feature, most frames of any video"""
         missing = [video for video in ids if video not in self.rows]
         if missing:
             raise BadInput(f'{self.path}: {len(missing)} of {len(ids)} videos have no features, '
                            f'such as {", ".join(map(repr, missing[:5]))}; extract them too, or '
-                           'remove these videos from the captions')
+                           'add --partial to use only the other videos')
         shape = None
         most = 0
         for video in ids:
             value = self.raw(video)
             place = f'{self.path}: the feature of {video!r}'
-            if not 1 <= value.ndim <= 4:
-                raise BadInput(f'{place} has shape {value.shape}; '
-                               'expected (D,), (F, D), (F, L, D) or (F, Y, X, D)')
-            if 0 in value.shape:
-                raise BadInput(f'{place} is empty: shape {value.shape}')
+            if value.dtype.kind not in 'biuf' or not 1 <= value.ndim <= 4 or 0 in value.shape:
+                raise BadInput(f'{place} has shape {value.shape} and type {value.dtype}; expected '
+                               'numbers, and (D,), (F, D), (F, L, D) or (F, Y, X, D), without a 0')
             one = value.shape if value.ndim == 1 else value.shape[1:]
             if shape is not None and one != shape:
                 raise BadInput(f'{place} has {one} per frame, but {ids[0]!r} has {shape}')
-            if value.dtype.kind == 'f' and not np.isfinite(value).all():
-                raise BadInput(f'{place} contains NaN or infinite numbers; extract it again, or '
-                               'remove the video from the captions')
-            if self.scale is not None and not np.isfinite(self.scale[self.rows[video]]):
-                raise BadInput(f'{place} has the scale {self.scale[self.rows[video]]}')
             shape = one
             most = max(most, 1 if value.ndim == 1 else len(value))
         return list(shape), most

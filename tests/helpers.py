@@ -1,4 +1,7 @@
-"""Set-up that several test files share: sizes, random batches, larger weights."""
+"""Set-up that several test files share: sizes, random batches, larger weights, damaged files."""
+import os
+import random
+
 import torch
 
 import data
@@ -47,3 +50,23 @@ def batch(shapes, frames=(3, 1, 4), rows=(0, 0, 1, 2), lengths=(3, 1, 4, 2), voc
         'ids': [chr(ord('a') + i) for i in range(videos)],
         'category': torch.arange(videos) % 3,
     }
+
+
+TRIES = int(os.environ.get('FUZZ', 60))                 # damaged files per fuzzer; FUZZ=1000: many
+HOSTILE = [b'', b'\0', b'\xff\xfe', b'\r', b'\r\n', b'\n', b'\t', b'"', b'../../x', b'-1', b'0',
+           b'NaN', b'1e300', b'9' * 400, b'[' * 5000, b'{}', b'null', b'[]', b'...',
+           b'\xf0\x9f\x99\x82', b'\xe2\x80\xa8', b'\\ud800', b',', b'#', b'True', b'PK\x03\x04',
+           b'A' * 70_000]
+
+
+def damaged(content, seed):
+    """The content of a file with one to three places cut, doubled, overwritten or replaced"""
+    rng = random.Random(seed)
+    for _ in range(rng.randint(1, 3)):
+        first, last = sorted(rng.choices(range(len(content) + 1), k=2))
+        if rng.random() < 0.7:
+            last = min(last, first + rng.randint(0, 8))
+        piece = rng.choice([b'', content[first:last] * 2, rng.randbytes(last - first),
+                            rng.choice(HOSTILE), rng.choice(HOSTILE)])
+        content = content[:first] + piece + content[last:]
+    return content

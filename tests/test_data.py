@@ -1,5 +1,7 @@
 """Vocabulary, features on disk and batches, on files that the tests write."""
 import json
+import os
+import re
 import sys
 from collections import Counter
 from types import SimpleNamespace
@@ -8,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+import helpers
 from data import EOS, PAD, UNK, BadInput, Batches, Corpus, Features, Vocabulary, normalise
 
 
@@ -123,34 +126,58 @@ def test_a_folder_of_files_and_vectors_without_frames(tmp_path):
     assert audio['v0'].shape == (1, 128) and audio.check(['v0']) == ([128], 1)
 
 
-def test_features_in_hdf5_are_read_by_id(tmp_path, monkeypatch):
-    (tmp_path / 'x.h5').write_bytes(b'')
+@pytest.mark.parametrize('ending', ['h5', 'hdf5'])
+def test_features_in_hdf5_are_read_by_id(tmp_path, monkeypatch, ending):
+    (tmp_path / f'x.{ending}').write_bytes(b'')
     monkeypatch.setitem(sys.modules, 'h5py', None)              # as if it were not installed
     with pytest.raises(BadInput, match='pip install h5py'):
         Features(tmp_path, 'x')
-    stored = {'v0': np.ones((2, 3), np.float16), 'v1': np.zeros((4, 3), np.float16)}
-    monkeypatch.setitem(sys.modules, 'h5py', SimpleNamespace(File=lambda path, mode: stored))
+    stored = {'v0': np.ones((2, 3), np.float16), 'v1': np.zeros((4, 3), np.float16), 'group': {}}
+    fake = SimpleNamespace(File=lambda path, mode: stored, Dataset=np.ndarray)
+    monkeypatch.setitem(sys.modules, 'h5py', fake)
     features = Features(tmp_path, 'x')
+    assert list(features.rows) == ['v0', 'v1']
     assert features.check(['v0', 'v1']) == ([3], 4)
     assert np.array_equal(features['v0'], np.ones((2, 3)))
 
 
-@pytest.mark.parametrize('array, message', [
-    (np.array([[[1.0, np.nan]]], np.float16), "the feature of 'v0' contains NaN or infinite"),
-    (np.array([[[1.0, np.inf]]], np.float32), "the feature of 'v0' contains NaN or infinite"),
-    (np.zeros((1, 0, 4), np.float32), "the feature of 'v0' is empty"),
-    (np.zeros((1, 2, 2, 2, 2, 2), np.float32), r'has shape \(2, 2, 2, 2, 2\)')])
-def test_bad_features_are_named(tmp_path, array, message):
-    with pytest.raises(BadInput, match=message):
-        Features(packed(tmp_path, 'x', array), 'x').check(['v0'])
+@pytest.mark.parametrize('array', [
+    np.zeros((1, 0, 4)), np.zeros((1, 2, 2, 2, 2, 2)), np.zeros(1), np.array(3.0),
+    np.zeros((1, 2, 3), complex), np.full((1, 2, 3), 'text'), np.zeros((1, 2, 3), 'M8[s]'),
+    np.zeros((1, 2), [('x', float), ('y', int)])], ids=lambda array: f'{array.dtype}{array.shape}')
+def test_features_that_are_no_numbers_or_no_frames_are_named(tmp_path, array):
+    shape = array.shape[1:]
+    if array.ndim:
+        packed(tmp_path, 'x', array)
+    else:
+        packed(tmp_path, 'x', array[None])
+        np.save(tmp_path / 'x.npy', array)
+    with pytest.raises(BadInput, match=re.escape(f"the feature of 'v0' has shape {shape} and")):
+        Features(tmp_path, 'x').check(['v0'])
+
+
+@pytest.mark.parametrize('value, scale', [
+    (np.float16(np.nan), 1), (np.float32(np.inf), 1), (np.float64(1e300), 1),
+    (np.float32(1e20), 1e20)])
+@pytest.mark.filterwarnings('ignore:overflow')
+def test_headers_are_read_at_the_start_and_numbers_when_they_are_used(tmp_path, value, scale):
+    array = np.ones((2, 3, 4), value.dtype)
+    array[1, 2, 3] = value
+    features = Features(packed(tmp_path, 'x', array, scale=[scale, scale]), 'x')
+    assert features.check(['v0', 'v1']) == ([4], 3)
+    assert (features['v0'] == np.float32(scale)).all()
+    for _ in range(2):
+        with pytest.raises(BadInput, match="the feature of 'v1' contains NaN or infinite numbers"):
+            features['v1']
 
 
 def test_missing_unequal_and_cut_off_features_are_named(tmp_path):
     features = Features(packed(tmp_path, 'x', np.zeros((2, 3, 4), np.float16)), 'x')
-    message = "x.npy: 2 of 3 videos have no features, such as 'v7', 'v8'; extract"
+    message = "x.npy: 2 of 3 videos have no features, such as 'v7', 'v8'; extract .* --partial"
     with pytest.raises(BadInput, match=message):
         features.check(['v0', 'v7', 'v8'])
-    with pytest.raises(BadInput, match='for y.npy with y.json.*there: x'):
+    (tmp_path / 'y.pt').touch()
+    with pytest.raises(BadInput, match='for y.npy with y.json.*there: x.json, x.npy, y.pt'):
         Features(tmp_path, 'y')
     (tmp_path / 'z').mkdir()
     np.save(tmp_path / 'z' / 'v0.npy', np.zeros((2, 3)))
@@ -163,19 +190,72 @@ def test_missing_unequal_and_cut_off_features_are_named(tmp_path):
         Features(tmp_path, 'z').check(['v0'])
 
 
+def header(shape):
+    """The header of an .npy file, without numbers after it"""
+    text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + '\n'
+    return b'\x93NUMPY\x01\x00' + len(text).to_bytes(2, 'little') + text.encode() + bytes(64)
+
+
+@pytest.mark.filterwarnings('ignore:overflow')
 @pytest.mark.parametrize('file, content, message', [
     ('x.npy', b'', 'x.npy: cannot be read'),
     ('x.npy', b'\x93NUMPY', 'x.npy: cannot be read'),
     ('x.npy', b'text', 'x.npy: cannot be read'),
+    ('x.npy', b'PK\x03\x04 as in an .npz file', 'x.npy: cannot be read'),
+    ('x.npy', header('(99999999999, 7)'), 'x.npy: cannot be read'),
+    ('x.npy', header('(4294967296, 4294967296, 9)'), 'x.npy: cannot be read'),
+    ('x.npy', header('(-2, 3)'), 'x.npy: cannot be read'),
+    ('x.json', b'[' * 100_000, 'x.json: not JSON'),
+    ('x.json', b'\xff', 'x.json: not JSON'),
+    ('x.json', b'{"ids": [["v0"], {}]}', '2 rows, so x.json needs "ids"'),
+    ('x.json', b'{"ids": ["v0", "v1", "v1"]}', '2 rows, so x.json needs "ids"'),
+    ('x.json', b'{"ids": ["v0", "v1"], "scale": [1e300, 1]}', '"scale" must be a list'),
+    ('x.json', b'{"ids": ["v0", "v1"], "scale": [NaN, 1]}', '"scale" must be a list'),
     ('x.json', b'{', 'x.json: not JSON'),
     ('x.json', b'[]', 'x.json: expected an object'),
     ('x.json', b'{}', '2 rows, so x.json needs "ids"'),
     ('x.json', b'{"ids": ["a", "a"]}', '2 rows, so x.json needs "ids"'),
     ('x.json', b'{"ids": ["v0", "v1"], "scale": [1]}', '"scale" must be a list of 2 numbers'),
     ('x.json', b'{"ids": ["v0", "v1"], "scale": 3}', '"scale" must be a list of 2 numbers'),
-    ('x.json', b'{"ids": ["v0", "v1"], "scale": [null, 1]}', '"scale" must be a list')])
+    ('x.json', b'{"ids": ["v0", "v1"], "scale": [null, 1]}', '"scale" must be a list')],
+    ids=lambda given: str(given)[:30])
 def test_broken_feature_files_are_named(tmp_path, file, content, message):
     packed(tmp_path, 'x', np.zeros((2, 3, 4), np.float16))
     (tmp_path / file).write_bytes(content)
     with pytest.raises(BadInput, match=message):
         Features(tmp_path, 'x')
+
+
+def test_a_named_pipe_is_no_feature(tmp_path):
+    (tmp_path / 'x').mkdir()
+    os.mkfifo(tmp_path / 'x' / 'v0.npy')
+    np.save(tmp_path / 'x' / 'v1.npy', np.zeros((2, 3)))
+    assert list(Features(tmp_path, 'x').rows) == ['v1']
+
+
+@pytest.mark.filterwarnings('ignore')
+@pytest.mark.parametrize('layout', ['rows', 'files'])
+def test_damaged_features_are_refused_or_finite(tmp_path, layout):
+    array = np.random.default_rng(0).standard_normal((3, 2, 5)).astype(np.float32)
+    packed(tmp_path, 'x', array, scale=[1.0, 2.0, 0.5], encoder='e')
+    files = [tmp_path / 'x.npy', tmp_path / 'x.json']
+    if layout == 'files':
+        (tmp_path / 'y').mkdir()
+        for i in range(3):
+            np.save(tmp_path / 'y' / f'v{i}.npy', array[i])
+        (tmp_path / 'y' / 'info.json').write_text('{"encoder": "e", "part": ["a", 1]}')
+        files = [tmp_path / 'y' / 'v1.npy', tmp_path / 'y' / 'info.json']
+    for path in files:
+        whole = path.read_bytes()
+        for seed in range(helpers.TRIES):
+            path.write_bytes(helpers.damaged(whole, seed))
+            try:
+                features = Features(tmp_path, 'xy'[layout == 'files'])
+                shape, most = features.check(['v0', 'v1', 'v2'])
+                for i in range(3):
+                    value = features[f'v{i}']
+                    assert np.isfinite(value).all() and list(value.shape[1:]) == shape, seed
+                    assert len(value) <= most, seed
+            except BadInput as error:
+                assert path.stem in str(error) or path.parent.name in str(error), seed
+        path.write_bytes(whole)

@@ -1,14 +1,20 @@
 """Datasets as published, in miniature: files that the tests write."""
+import hashlib
 import json
+import os
+import pickle
+import subprocess
+import sys
 import zipfile
 
 import numpy as np
 import pytest
 
-from data import BadInput, Corpus, Vocabulary
+import data
+import helpers
+from data import BadInput, Corpus
 from tools import datasets
 from tools.datasets import Dataset
-from tools.word2vec import word2vec
 
 
 def write(path, *lines):
@@ -47,6 +53,11 @@ def test_msvd_text_files(tmp_path):
     refused('the val split in .* is empty', 'msvd', tmp_path, 'val')
     refused('there is no such folder; --root', 'msvd', tmp_path / 'nowhere')
     refused('--split-scheme vre is for msrvtt', 'msvd', tmp_path, scheme='vre')
+    refused('--split-scheme hash is for msvd, msrvtt, mvad, folder, not ucf11', 'ucf11', tmp_path,
+            scheme='hash')
+    refused('all clips of shapes have features', 'shapes', tmp_path, partial=True)
+    (folder / 'sents_train.txt').write_bytes(b'vid1\ta man\rvid2\ta dog\r')     # old Macintosh
+    assert load('msvd', tmp_path).captions == {'vid1': ['a man'], 'vid2': ['a dog']}
 
 
 def test_msvd_from_the_official_corpus(tmp_path):
@@ -69,6 +80,8 @@ def test_msvd_from_the_official_corpus(tmp_path):
     captions = {'vid1200': ['a hen'], 'vid7': ['a man bob runs', 'two lines']}
     assert load('msvd', tmp_path).captions == captions
     assert ids('msvd', tmp_path)[1:] == [['vid1201', 'vid1300'], ['vid1301']]
+    assert load('msvd', tmp_path).notes == ['from corpus.csv',
+                                            '1 captions without a word left out']
     write(folder / 'sents_val.txt', 'vid1250\tfrom the list')        # lists take precedence
     assert ids('msvd', tmp_path) == [['vid1200', 'vid7'], ['vid1250'], ['vid1301']]
     write(mapping, 'q_0_3 vid1200', 'a_b_5_15')
@@ -80,14 +93,40 @@ def test_msvd_from_the_official_corpus(tmp_path):
             'msvd', tmp_path)
 
 
+def test_msvd_from_the_list_of_all_descriptions(tmp_path):
+    folder = tmp_path / 'msvd'
+    clips = sorted(f'{name}_{n}_{n + 9}' for name in 'aBz-_' for n in range(394))     # 1,970
+    lines = ['# This file has the captions', '# of all clips', '']
+    lines += [f'{clip} Clip {clip.split("_")[-2]} runs.' for clip in reversed(clips)]
+    write(folder / 'AllVideoDescriptions.txt', *lines, 'a_3_12 ...')
+    found = ids('msvd', tmp_path)
+    assert found == [[f'vid{n}' for n in numbers] for numbers in (
+        range(1, 1201), range(1201, 1301), range(1301, 1971))]
+    corpus = load('msvd', tmp_path, 'test')
+    number = clips[1969].split('_')[-2]                 # vid1970 is the last in the alphabet
+    assert corpus.captions['vid1970'] == [f'clip {number} runs']
+    assert load('msvd', tmp_path).notes[0] == 'from AllVideoDescriptions.txt'
+    write(folder / 'AllVideoDescriptions.txt', *lines[:-1])             # no longer all of them
+    refused('youtube_mapping.txt is missing', 'msvd', tmp_path)
+    write(folder / 'youtube_mapping.txt', f'{clips[5]} vid7')
+    assert load('msvd', tmp_path).ids == ['vid7']
+    write(folder / 'AllVideoDescriptions.txt', '# header', 'not a clip')
+    refused("AllVideoDescriptions.txt, line 2: expected .YOUTUBEID_START_END caption., found 'not",
+            'msvd', tmp_path)
+
+
 def test_mvad_lists_and_the_papers_counts(tmp_path):
     write(tmp_path / 'mvad' / 'train.txt', 'FILM_1\tSOMEONE walks in.', '', 'FILM_2\tHe sits.',
           'FILM_1\tLater')
     corpus = load('mvad', tmp_path)
     assert corpus.captions == {'FILM_1': ['someone walks in', 'later'], 'FILM_2': ['he sits']}
     assert datasets.count(corpus) == 'mvad train: 2 videos (the papers have 36,920)'
-    write(tmp_path / 'mvad' / 'test.txt', 'FILM_1\tfine', '', 'FILM_2\t...')
-    refused('test.txt, line 3: expected .video<TAB>caption., found', 'mvad', tmp_path, 'test')
+    write(tmp_path / 'mvad' / 'test.txt', 'FILM_1\tfine', '', 'FILM_2\t...', 'FILM_1\t\N{BABY}')
+    corpus = load('mvad', tmp_path, 'test')
+    assert corpus.captions == {'FILM_1': ['fine']}
+    assert datasets.count(corpus).endswith(', 2 captions without a word left out')
+    write(tmp_path / 'mvad' / 'val.txt', 'FILM_1\t...')
+    refused('the val split in .* is empty; --split-scheme hash divides', 'mvad', tmp_path, 'val')
     hundred = Corpus('msvd', 'val', {f'vid{n}': ['x'] for n in range(100)})
     assert datasets.count(hundred) == 'msvd val: 100 videos, as in the papers'
     expected = datasets.EXPECTED
@@ -147,11 +186,44 @@ def test_broken_msrvtt_files_are_named(tmp_path):
             (b'{"videos": [],\n"sentences" 3}', 'not in the format .*: .*line 2 column'),
             ((one % '[]').encode(), "not in the format .*: KeyError.'video3'"),
             ((one % '[{"video_id": "video3", "caption": "x"}]').encode(), '20 is not in range'),
+            (b'[' * 100_000, 'not in the format .*: RecursionError'),
             (b'{"videos": "caf\xe9"}', 'byte 15 is not UTF-8')):
         path.write_bytes(content)
         refused(f'test_videodatainfo.json: .*{message}', 'msrvtt', tmp_path, 'test')
     (tmp_path / 'msrvtt' / 'cut.zip').write_bytes(b'PK\x03\x04 and no more')
-    refused('cut.zip: not a zip file, or a damaged one', 'msrvtt', tmp_path)
+    refused('cut.zip: cannot be unpacked', 'msrvtt', tmp_path)
+
+
+def test_hostile_archives_are_named_and_what_is_no_file_is_not_opened(tmp_path, monkeypatch):
+    folder = tmp_path / 'mvad'
+    folder.mkdir()
+    (folder / 'a folder.zip').mkdir()
+    os.mkfifo(folder / 'pipe.zip')
+    os.mkfifo(folder / 'train.txt')
+    refused('train.txt is missing', 'mvad', tmp_path)
+    with zipfile.ZipFile(folder / 'x.zip', 'w', zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr('val.txt', 'FILM_1\the sits\n' * 1000)
+    assert load('mvad', tmp_path, 'val').captions == {'FILM_1': ['he sits'] * 1000}
+    content = (folder / 'x.zip').read_bytes()
+    entry = content.index(b'PK\x01\x02')
+    for place, value in ((8, 1), (10, 77), (16, 99)):   # encrypted, unknown method, wrong checksum
+        broken = bytearray(content)
+        broken[entry + place] = value
+        broken[place - 2] = value
+        (folder / 'x.zip').write_bytes(broken)
+        refused('x.zip: cannot be unpacked', 'mvad', tmp_path, 'val')
+    (folder / 'x.zip').write_bytes(content)
+    monkeypatch.setattr(datasets, 'LARGEST', 10_000)    # so this archive is a bomb
+    refused('val.txt: more than 10,000 bytes in a zip archive', 'mvad', tmp_path, 'val')
+
+
+def test_a_file_that_may_not_be_read_is_named(tmp_path, monkeypatch):
+    def forbidden(path):
+        raise PermissionError(13, 'Permission denied')
+
+    path = write(tmp_path / 'mvad' / 'train.txt', 'a\tb')
+    monkeypatch.setattr(type(path), 'read_bytes', forbidden)
+    refused(r'train.txt: cannot be read \(Permission denied\)', 'mvad', tmp_path)
 
 
 # ------------------------------------------------------------------------------------ own videos
@@ -172,7 +244,7 @@ def test_a_users_own_folder(tmp_path):
     (['file,text', 'a.mp4,x'], 'line 1: expected the columns file, caption, found file, text'),
     ([], 'line 1: expected the columns file, caption, found'),
     (['file,caption', 'a.mp4,x', 'b.mp4,a cat, sleeping'], 'line 3: more fields than columns'),
-    (['file,caption', 'a.mp4,"two', 'lines"', 'b.mp4,?'], 'line 4: the caption is empty'),
+    (['file,caption', 'a.mp4,"two', 'lines"', 'b.mp4, '], 'line 4: the caption is empty'),
     (['file,caption', ',a cat'], 'line 2: the file is empty'),
     (['file,caption,split', 'a.mp4,x,dev'], "line 2: the split must be .*, not 'dev'"),
     (['file,caption,split', 'a.mp4,x'], "line 2: the split must be .*, not ''"),
@@ -245,35 +317,124 @@ def test_hollywood2_clips_show_several_actions_or_none(tmp_path):
     refused('Kiss_test.txt, line 2: expected .clip 1|-1., found', 'hollywood2', tmp_path, 'test')
 
 
-# --------------------------------------------------------------------------------------- word2vec
+# ----------------------------------------------------------------------- splits, parts of datasets
 
-def write_vectors(path, vectors):
-    if path.suffix == '.txt':
-        return write(path, *(f'{word} {" ".join(map(str, v))}' for word, v in vectors.items()))
-    body = f'{len(vectors)} {len(next(iter(vectors.values())))}\n'.encode()
-    for word, vector in vectors.items():
-        body += word.encode() + b' ' + np.array(vector, dtype='<f4').tobytes() + b'\n'
-    path.write_bytes(body)
-    return path
+def features(folder, names, form='{}', width=4):
+    folder.mkdir(parents=True, exist_ok=True)
+    for i, name in enumerate(names):
+        np.save(folder / (form.format(name) + '.npy'), np.full((2, width), i, np.float32))
 
 
-@pytest.mark.parametrize('name', ['v.bin', 'v.txt'])
-def test_word2vec_is_read_in_both_formats(tmp_path, name):
-    vectors = {'cat': [1.0, 2.5, -3.0], 'zebra': [9.0, 9.0, 9.0], 'a': [0.5, 0.25, 0.125]}
-    path = write_vectors(tmp_path / name, vectors)
-    read, found = word2vec(path, Vocabulary.build(['a cat runs']), 3)
-    assert found.tolist() == [False, False, False, True, True, False]       # a, cat, but not runs
-    assert read[3].tolist() == vectors['a'] and read[4].tolist() == vectors['cat']
-    with pytest.raises(BadInput, match='3 numbers, but the embedding has 5; use --embed 3'):
-        word2vec(path, Vocabulary.build(['a cat']), 5)
+def test_a_split_by_hash_is_8_to_1_to_1_and_the_same_everywhere(tmp_path):
+    lists = {'train': range(2000), 'val': range(2000, 2300)}            # and no test captions
+    for split, numbers in lists.items():
+        write(tmp_path / 'msvd' / f'sents_{split}.txt', *(f'vid{n}\tclip {n}' for n in numbers))
+    found = ids('msvd', tmp_path, scheme='hash')
+    expected = [[], [], []]
+    for n in range(2300):                               # the definition, by a plain loop
+        last = int(hashlib.sha256(f'vid{n}'.encode()).hexdigest(), 16) % 10
+        expected[max(last - 7, 0)].append(f'vid{n}')
+    assert found == expected
+    assert abs(len(found[1]) - 230) < 60 and abs(len(found[2]) - 230) < 60
+    corpus = load('msvd', tmp_path, 'test', scheme='hash')
+    assert corpus.captions['vid4'] == ['clip 4']        # the sum of vid4 ends with the digit 9
+    assert datasets.count(corpus) == (f'msvd-hash test: {len(found[2])} videos, from '
+                                      'sents_train.txt, from sents_val.txt')
 
 
-def test_broken_word2vec_files_are_named(tmp_path):
-    words = Vocabulary.build(['cat'])
-    path = write_vectors(tmp_path / 'v.bin', {'cat': [1.0, 2.0], 'dog': [3.0, 4.0]})
-    path.write_bytes(path.read_bytes()[:-6])
-    write(tmp_path / 'v.txt', 'cat 1.0 2.0', 'dog 1.0 x')
-    for name, message in (('v.bin', 'ends inside word 2 of 2'), ('v.txt', 'v.txt, line 2'),
-                          ('nowhere.bin', 'there is no such file')):
-        with pytest.raises(BadInput, match=message):
-            word2vec(tmp_path / name, words, 2)
+def test_part_of_a_dataset_is_used_and_counted(tmp_path):
+    folder = tmp_path / 'mvad'
+    write(folder / 'train.txt', *(f'v{n}\tclip {n}' for n in range(50)))
+    features(folder / 'features' / 'x', [f'v{n}' for n in range(5, 40)])
+    features(folder / 'features' / 'y', [f'v{n}' for n in range(20)], width=3)
+    whole = Dataset('mvad', tmp_path)
+    with pytest.raises(BadInput, match='x: 15 of 50 videos have no features, .* --partial'):
+        datasets.check_features([whole.split('train', ['x'])])
+    part = Dataset('mvad', tmp_path, partial=True)
+    corpus = part.split('train', ['x'])
+    assert corpus.ids == [f'v{n}' for n in range(5, 40)]
+    assert datasets.count(corpus).endswith(', 35 of 50 videos have features')
+    assert datasets.check_features([corpus]) == ({'x': [4]}, 2)
+    part.limit = 3
+    assert part.split('train', ['x']).ids == ['v5', 'v6', 'v7']
+    with pytest.raises(BadInput, match='train split of mvad only 15 of 50 videos have features, '
+                                       'fewer than 20; extract more; --split-scheme hash'):
+        part.split('train', ['x', 'y'])
+
+
+@pytest.mark.parametrize('place, form', [
+    ('i3d', '{}_rgb'), ('i3d_rgb', '{}_rgb'), ('i3d_rgb', '{}')])
+def test_features_of_other_tools_load_by_name(tmp_path, place, form):
+    folder = tmp_path / 'msvd'
+    clips = [f'a-{n}_b_{n}_9' for n in range(3)]
+    write(folder / 'youtube_mapping.txt', *(f'{clip} vid{n}' for n, clip in enumerate(clips, 1)))
+    write(folder / 'sents_train.txt', 'vid1\tone', 'vid2\ttwo', 'vid3\tthree')
+    features(folder / 'features' / place, clips, form)
+    if place == 'i3d':
+        features(folder / 'features' / place, clips, '{}_flow', width=5)
+    corpus = Dataset('msvd', tmp_path).split('train', ['i3d_rgb'])
+    assert datasets.check_features([corpus]) == ({'i3d_rgb': [4]}, 2)
+    assert [corpus.features['i3d_rgb'][video][0, 0] for video in corpus.ids] == [0, 1, 2]
+
+
+def test_endings_are_kept_where_we_made_the_features(tmp_path):
+    write(tmp_path / 'mvad' / 'train.txt', 'a\tone', 'a_x\ttwo')
+    features(tmp_path / 'mvad' / 'features' / 'x', ['a_x'])
+    write(tmp_path / 'mvad' / 'features' / 'x' / 'info.json', '{"encoder": "clip"}')
+    corpus = Dataset('mvad', tmp_path).split('train', ['x'])
+    with pytest.raises(BadInput, match="1 of 2 videos have no features, such as 'a'"):
+        datasets.check_features([corpus])
+
+
+def test_a_pickle_is_refused_with_a_line_that_converts_it(tmp_path):
+    place = tmp_path / 'mvad' / 'features'
+    place.mkdir(parents=True)
+    write(tmp_path / 'mvad' / 'train.txt', 'a\tone')
+    (place / 'x.pkl').write_bytes(pickle.dumps({'a': np.ones((2, 3))}))
+    with pytest.raises(BadInput, match='x.pkl: a pickle can run any program') as refusal:
+        Dataset('mvad', tmp_path).split('train', ['x'])
+    line = str(refusal.value).partition('convert it: ')[2].partition(', or make them')[0]
+    subprocess.run(['sh', '-c', line.replace('python', sys.executable)], check=True)
+    assert data.Features(place, 'x').check(['a']) == ([3], 2)
+
+
+# ------------------------------------------------------------------------------------ damaged files
+
+WHOLE = {
+    'msvd': {'sents_train.txt': b'vid1\ta man runs\nvid2\tA dog.\n'},
+    'msvd ': {'AllVideoDescriptions.txt': b'# header\n\na_b_1_2 A man runs.\nc_3_4 A dog.\n',
+              'youtube_mapping.txt': b'a_b_1_2 vid1\nc_3_4 vid2\n'},
+    'msvd  ': {'corpus.csv': b'VideoID,Start,End,Language,Description\na,1,2,English,"A, b"\n',
+               'youtube_mapping.txt': b'a_1_2 vid1\n'},
+    'msrvtt': {'train_val_videodatainfo.json': videodatainfo(('train', 0, 2)).encode(),
+               'category.txt': b'people\t1\r\nmusic\t0\r\n'},
+    'mvad': {'x.zip': None},
+    'folder': {'captions.csv': b'file,caption,split\na.mp4,"A, b",train\nc.mp4,d,train\n'},
+    'hmdb51': {'wave_test_split1.txt': b'a.avi 1 \nb.avi 2 \nc.avi 0 \n'},
+    'hollywood2': {'ClipSets/Kiss_train.txt': b'clip1  1\nclip2  -1\n'}}
+
+
+@pytest.mark.parametrize('name', WHOLE)
+def test_damaged_caption_files_are_refused_or_read(tmp_path, name):
+    folder = tmp_path / name.strip()
+    for file, content in WHOLE[name].items():
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        if content is None:
+            with zipfile.ZipFile(folder / file, 'w', zipfile.ZIP_DEFLATED) as archive:
+                archive.writestr('train.txt', 'FILM_1\the sits\nFILM_2\tshe runs\n')
+        else:
+            (folder / file).write_bytes(content)
+    for file in WHOLE[name]:
+        whole = (folder / file).read_bytes()
+        for seed in range(helpers.TRIES):
+            (folder / file).write_bytes(helpers.damaged(whole, seed))
+            try:
+                corpus = load(name.strip(), tmp_path)
+            except BadInput as error:
+                assert str(folder) in str(error), seed
+                continue
+            assert corpus.ids and all(isinstance(video, str) for video in corpus.ids), seed
+            for captions in corpus.captions.values():
+                assert captions and all(caption == data.normalise(caption) != ''
+                                        for caption in captions), seed
+        (folder / file).write_bytes(whole)

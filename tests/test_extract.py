@@ -1,7 +1,9 @@
 """Reading videos, encoders with random weights, whole datasets, and captions of one's own clips."""
+import errno
 import hashlib
 import json
 import os
+import random
 import struct
 import subprocess
 import sys
@@ -181,6 +183,37 @@ def test_missing_files_sound_files_and_long_videos_are_refused(tmp_path, folder,
     refused('cut the video', read_frames, folder / 'a.avi', 'chunk1')
     monkeypatch.setattr(video, 'read_frames', lambda *given: {}['a bug in a decoder'])
     refused('a.avi: cannot be read .*decoder', encoders.read, 'a.avi', 'clip', 'uniform16')
+
+
+@pytest.mark.parametrize('name, codec', [
+    ('x.avi', 'mpeg4'), ('x.mp4', 'libx264'), ('x.mkv', 'mpeg4')])
+def test_damaged_videos_are_refused_or_read(tmp_path, name, codec):
+    path = write_clip(tmp_path / name, greys(4, (32, 32)), codec, tone=440 * (name != 'x.mp4'))
+    whole = path.read_bytes()
+    for seed in range(helpers.TRIES // 3):
+        path.write_bytes(helpers.damaged(whole, seed))
+        for encoder, rule in (('clip', 'uniform4'), ('logmel', 'sound')):
+            try:
+                x = encoders.read(path, encoder, rule)
+                assert len(x) == 4 if encoder == 'clip' else len(x) >= 16000, seed
+            except BadInput as error:
+                assert name in str(error), seed
+
+
+def test_files_of_any_name_get_features_of_that_name(tmp_path):
+    rng = random.Random(0)
+    folder = tmp_path / 'in'
+    folder.mkdir()
+    clip = write_clip(tmp_path / 'x.avi', greys(2, (16, 16)), 'mjpeg', 'yuvj420p').read_bytes()
+    letters = 'ab .-_#%:\'"[]*?!&;$\n\t\xe9\u20ac\U0001f642\udce9'     # the last is not UTF-8
+    for _ in range(helpers.TRIES // 3):
+        stem = 'x' + ''.join(rng.choices(letters, k=rng.randint(0, 9)))
+        (folder / f'{stem}.avi').write_bytes(clip)
+    stems = {path.stem for path in folder.iterdir()}
+    run(folder, tmp_path, '--sampling', 'uniform1')
+    features = data.Features(tmp_path / 'folder' / 'features', 'clip')
+    assert set(features.rows) == stems
+    features.check(sorted(stems))
 
 
 # --------------------------------------------------------------------------------------- encoders
@@ -398,6 +431,7 @@ def test_half_precision_must_hold_the_features(folder, tmp_path, monkeypatch, ca
     assert run(folder, tmp_path) == 1
     printed = capsys.readouterr()
     assert '0 of 4 clips' in printed.out and printed.err.count('too large') == 3
+    assert not names(tmp_path)                          # so other settings can follow
 
 
 def test_c3d_fills_five_folders(folder, tmp_path, small_c3d, monkeypatch):
@@ -445,22 +479,54 @@ def test_processes_share_the_videos(folder, tmp_path, monkeypatch):
 def test_msvd_clips_get_the_ids_of_the_captions(tmp_path):
     for name in ('-4wsuPCjDBc_5_15.avi', 'abc_1_2.avi', 'vid7.avi'):
         (tmp_path / name).touch()
-    mapping = tmp_path / 'youtube_mapping.txt'
-    mapping.write_text('-4wsuPCjDBc_5_15 vid1\nother_3_4 vid2\n')
-    found = [(video, path.name) for video, path in extract.find_videos(tmp_path, mapping)]
+    names = {'-4wsuPCjDBc_5_15': 'vid1', 'other_3_4': 'vid2'}
+    found = [(video, path.name) for video, path in extract.find_videos(tmp_path, names)]
     assert found == [('abc_1_2', 'abc_1_2.avi'), ('vid1', '-4wsuPCjDBc_5_15.avi'),
                      ('vid7', 'vid7.avi')]
     (tmp_path / 'vid1.mp4').touch()
-    refused('same id', extract.find_videos, tmp_path, mapping)
+    refused('same id', extract.find_videos, tmp_path, names)
+
+
+def test_msvd_needs_the_mapping_before_extraction_starts(folder, tmp_path):
+    (tmp_path / 'msvd').mkdir()
+    refused('these have names such as a; put youtube_mapping.txt', run, folder, tmp_path,
+            '--dataset', 'msvd')
+    (tmp_path / 'msvd' / 'youtube_mapping.txt').write_text('a ../../ESCAPED\n')
+    refused('line 1: expected .YOUTUBEID_START_END vidN.', run, folder, tmp_path,
+            '--dataset', 'msvd')
+    assert names(tmp_path / 'msvd') == ['youtube_mapping.txt']
 
 
 @pytest.mark.parametrize('file, name', [
-    ('a.avi', '../a'), ('a.avi', '..'), ('a.avi', '/tmp/a'), ('a.avi', '..\\a'), ('..avi', '')])
+    ('a.avi', '../a'), ('a.avi', '..'), ('a.avi', '/tmp/a'), ('a.avi', '..\\a'), ('..avi', 'a'),
+    ('a.avi', 'x' * 300)])
 def test_ids_do_not_leave_the_folder(tmp_path, file, name):
     (tmp_path / file).touch()
-    mapping = tmp_path / 'youtube_mapping.txt'
-    mapping.write_text(f'a {name}' if name else '')
-    refused('cannot be the name of a file', extract.find_videos, tmp_path, mapping)
+    refused('cannot be the name of a file', extract.find_videos, tmp_path, {'a': name})
+
+
+def test_a_full_disk_leaves_no_part_of_a_file(folder, tmp_path, monkeypatch):
+    def half(path, content):
+        with open(path, 'wb') as file:
+            file.write(content[:len(content) // 2])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    place = tmp_path / 'folder' / 'features' / 'clip'
+    whole = type(place).write_bytes
+    monkeypatch.setattr(type(place), 'write_bytes', half)
+    refused('cannot write .*No space left on device; free some disk', run, folder, tmp_path)
+    assert names(place) == []
+    monkeypatch.setattr(type(place), 'write_bytes', whole)
+    assert run(folder, tmp_path, '--sampling', 'uniform4') == 0     # nothing is in the way
+    assert names(place) == ['a.npy', 'b.npy', 'c.npy', 'info.json']
+
+
+def test_the_narrow_c3d_reads_long_clips(folder):
+    net = encoders.load('narrow', 'default')
+    x = torch.from_numpy(noise(40, 112, 112, 3))
+    for frames in (1, 8, 16, 17, 40):
+        found = encoders.encode('narrow', net, x[:frames])
+        assert len(found['fc7']) == 1 and len(found['pool5']) == -(-frames // 16)
 
 
 @pytest.mark.parametrize('dataset, encoder, more, rule', [

@@ -194,7 +194,7 @@ class C3D(Encoder):
         frames = c3d.to_input(x[None])
         maps = net.maps(frames)
         # Clips of shapes have only 8 frames, so fc7 is computed from all of them at once.
-        fc7 = net.top(maps['pool5']) if self.weights else net.fc7(frames)
+        fc7 = net.top(maps['pool5']) if self.weights and len(x) <= 16 else net.fc7(frames)
         return {name: value[0].movedim(0, -1) for name, value in maps.items()} | {'fc7': fc7}
 
 

@@ -10,11 +10,13 @@ Missing files of a split are an error only if that split is used, because test c
 always public.
 """
 import csv
+import glob
+import hashlib
 import io
 import json
+import os
 import re
 import zipfile
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,22 +26,40 @@ from shapes import dataset as shapes
 from shapes import puzzles
 from tools import encoders
 
-def text(path):
-    """-> the text of a file. If there is no such file, the zip archives beside it are searched."""
-    source = path
-    try:
-        if path.is_file():
-            return path.read_bytes().decode('utf-8-sig')
-        for source in sorted(path.parent.glob('*.zip')):
+LARGEST = 1 << 27       # bytes of a packed file that we read; MSR-VTT's largest has 24 million
+PARTS = ('train', 'val', 'test')
+
+
+def unpack(path):
+    """-> the bytes of the file of this name in one of the zip archives beside it"""
+    for source in sorted(filter(Path.is_file, path.parent.glob('*.zip'))):
+        try:
             with zipfile.ZipFile(source) as archive:
                 for member in archive.namelist():
                     if Path(member).name == path.name:
-                        return archive.read(member).decode('utf-8-sig')
+                        with archive.open(member) as file:
+                            return file.read(LARGEST + 1)
+        except Exception as error:                      # damaged, encrypted, unknown compression
+            raise BadInput(f'{source}: cannot be unpacked ({error}); unpack it yourself, or '
+                           'download it again') from None
+    raise FileNotFoundError(path)
+
+
+def text(path):
+    """-> the text of a file. If there is no such file, the zip archives beside it are searched."""
+    try:
+        if path.is_file():
+            content = path.read_bytes()
+        elif len(content := unpack(path)) > LARGEST:
+            raise BadInput(f'{path}: more than {LARGEST:,} bytes in a zip archive, which no '
+                           'published file has; unpack it yourself if it is yours')
+        return content.decode('utf-8-sig').replace('\r\n', '\n').replace('\r', '\n')
     except UnicodeDecodeError as error:
         raise BadInput(f'{path}: byte {error.start} is not UTF-8 text; save it as UTF-8') from None
-    except (zipfile.BadZipFile, zlib.error):
-        raise BadInput(f'{source}: not a zip file, or a damaged one; download it again') from None
-    raise FileNotFoundError(path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise BadInput(f'{path}: cannot be read ({error.strerror})') from None
 
 
 def parse_lines(path, pattern, expected):
@@ -76,36 +96,61 @@ def parse_csv(path, columns):
 def caption_list(path):
     """Lines `video<TAB>caption` -> {video: captions}"""
     captions = {}
-    for video, caption in parse_lines(path, r'([^\t]+)\t(.*[^\W_].*)', 'video<TAB>caption'):
+    for video, caption in parse_lines(path, r'([^\t]+)\t(.*)', 'video<TAB>caption'):
         captions.setdefault(video.strip(), []).append(normalise(caption))
     return captions
 
 
-def read_msvd(folder, split):
-    """sents_{train,val,test}.txt; or the official corpus (any *.csv) together with
-    youtube_mapping.txt, whose lines are `YOUTUBEID_START_END vidN`."""
-    tables = sorted(folder.glob('*.csv'))
-    sentences = folder / f'sents_{split}.txt'
-    if sentences.is_file() or not tables:
-        return Corpus('msvd', split, caption_list(sentences))
-    standard = {'train': range(1, 1201), 'val': range(1201, 1301), 'test': range(1301, 1971)}
-    mapping = folder / 'youtube_mapping.txt'
-    videos = {}
-    for clip, number in parse_lines(mapping, r'(\S+)\s+vid(\d+)', 'YOUTUBEID_START_END vidN'):
-        if int(number) in standard[split]:
-            videos[clip] = f'vid{number}'
-    captions = {video: [] for video in videos.values()}
+def official_msvd(folder):
+    """-> path, [(YOUTUBEID_START_END, English caption)]: AllVideoDescriptions.txt, or the corpus
+    as a table, any *.csv; None, [] if neither is there"""
+    path = folder / 'AllVideoDescriptions.txt'
+    expected = 'YOUTUBEID_START_END caption'
+    try:
+        rows = list(parse_lines(path, r'#.*|(\S+_\d+_\d+)\s*(.*)', expected))
+        return path, [(clip, caption) for clip, caption in rows if clip]    # without the header
+    except FileNotFoundError:
+        path = next(iter(sorted(folder.glob('*.csv'))), None)
     columns = ('VideoID', 'Start', 'End', 'Language', 'Description')
-    for _, row in parse_csv(tables[0], columns):
-        video = videos.get(f'{row["VideoID"]}_{row["Start"]}_{row["End"]}')
-        caption = normalise(row['Description'])
-        if video and caption and row['Language'] == 'English':
-            captions[video].append(caption)
-    described = {video: several for video, several in captions.items() if several}
-    return Corpus('msvd', split, described)
+    rows = [row for _, row in (parse_csv(path, columns) if path else ())]
+    return path, [(f'{row["VideoID"]}_{row["Start"]}_{row["End"]}', row['Description'])
+                  for row in rows if row['Language'] == 'English']
 
 
-SCHEMES = ('official', 'astar', 'vre')                  # ways to split MSR-VTT
+def msvd_names(folder):
+    """-> {YOUTUBEID_START_END: vidN}, as youtube_mapping.txt lists them. The numbers follow the
+    order of the names, so captions of all 1,970 clips can replace the list. {} without both."""
+    mapping = folder / 'youtube_mapping.txt'
+    try:
+        return dict(parse_lines(mapping, r'(\S+)\s+(vid\d{1,4})', 'YOUTUBEID_START_END vidN'))
+    except FileNotFoundError:
+        clips = sorted({clip for clip, _ in official_msvd(folder)[1]})
+    return {clip: f'vid{i}' for i, clip in enumerate(clips, 1)} if len(clips) == 1970 else {}
+
+
+def read_msvd(folder, split):
+    """sents_{train,val,test}.txt, with lines `vidN<TAB>caption`; or the captions as their authors
+    publish them, see official_msvd() and msvd_names()"""
+    sentences = folder / f'sents_{split}.txt'
+    try:
+        return Corpus('msvd', split, caption_list(sentences), notes=[f'from {sentences.name}'])
+    except FileNotFoundError:
+        path, pairs = official_msvd(folder)
+        if not path:
+            raise
+    names = msvd_names(folder)
+    if not names:
+        raise FileNotFoundError(folder / 'youtube_mapping.txt')
+    standard = {'train': range(1, 1201), 'val': range(1201, 1301), 'test': range(1301, 1971)}
+    captions = {name: [] for name in names.values() if int(name[3:]) in standard[split]}
+    for clip, caption in pairs:
+        if names.get(clip) in captions:
+            captions[names[clip]].append(normalise(caption))
+    described = {name: several for name, several in captions.items() if several}
+    return Corpus('msvd', split, described, notes=[f'from {path.name}'])
+
+
+SCHEMES = ('official', 'astar', 'vre', 'hash')          # ways to split a dataset
 
 
 def read_msrvtt(folder, split, scheme='official'):
@@ -136,7 +181,7 @@ def read_msrvtt(folder, split, scheme='official'):
         for video in split_msrvtt(notes['videos'], scheme)[split]:
             corpus.captions[video['video_id']] = captions[video['video_id']]
             corpus.category[video['video_id']] = range(20).index(video['category'])
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise BadInput(f'{path}: not in the format that MSR-VTT publishes: {error!r}') from None
     return corpus
 
@@ -164,7 +209,7 @@ def read_folder(folder, split):
         file = row['file'].strip()
         video = Path(file).stem
         caption = normalise(row['caption'])
-        if not video or not caption:
+        if not video or not row['caption'].strip():
             raise BadInput(f'{place}: the {"caption" if video else "file"} is empty')
         if 'split' in row:
             part = row['split'].strip()
@@ -172,7 +217,7 @@ def read_folder(folder, split):
             part = parts[video][1]
         else:
             part = {1: 'val', 2: 'test'}.get(len(parts) % 10, 'train')
-        if part not in ('train', 'val', 'test'):
+        if part not in PARTS:
             raise BadInput(f'{place}: the split must be train, val or test, not {part!r}')
         if parts.setdefault(video, (file, part)) != (file, part):
             raise BadInput(f'{place}: {video!r} was {parts[video][0]} in {parts[video][1]} before, '
@@ -263,14 +308,56 @@ EXPECTED = {'msvd': (1200, 100, 670), 'msrvtt': (6513, 497, 2990),
             'mvad': (36920, 4950, 4717), 'hmdb51': (3213, 357, 1530), 'hollywood2': (741, 82, 884)}
 
 
+CAPTIONED = ('msvd', 'msrvtt', 'mvad', 'folder')        # captions of videos that users bring
+PICKLED = """a pickle can run any program when it is opened, so it is not read. If you trust its \
+source and it holds {{id: array}}, convert it: mkdir {to}; python -c "import pickle, numpy; \
+[numpy.save('{to}/' + id, x) for id, x in pickle.load(open('{to}.pkl', 'rb')).items()]" """
+FEWEST = 20                                             # videos of a split with --partial
+
+
+def drop_wordless(corpus):
+    """Leave out captions without a word, such as "..." or an emoji, and videos with no others."""
+    wordless = 0
+    for several in corpus.captions.values():
+        wordless += several.count('')
+        several[:] = filter(None, several)
+    if wordless:
+        corpus.keep([video for video, several in corpus.captions.items() if several])
+        corpus.notes.append(f'{wordless:,} captions without a word left out')
+
+
+def read_by_hash(name, folder, split):
+    """-> of all videos that have captions, those that a hash of their ids puts into this split,
+    8 : 1 : 1. So a video is in the same split everywhere, however many there are."""
+    found = []
+    for part in PARTS:
+        try:
+            found.append(READERS[name](folder, part))
+        except FileNotFoundError as error:              # test captions are not always public
+            missing = error
+    if not found:
+        raise missing
+    whole = Corpus(f'{name}-hash', split, categories=found[0].categories)
+    for corpus in found:
+        whole.captions |= corpus.captions
+        whole.category |= corpus.category
+        whole.notes += [note for note in corpus.notes if note not in whole.notes]
+    for video in whole.ids:
+        number = int(hashlib.sha256(video.encode()).hexdigest(), 16) % 10
+        if split != {8: 'val', 9: 'test'}.get(number, 'train'):
+            del whole.captions[video]
+    return whole
+
+
 @dataclass
 class Dataset:
     """Where the data of a run comes from"""
     name: str = 'shapes'
     root: str = 'data'              # folder that contains NAME/
-    scheme: str = 'official'        # msrvtt: one of SCHEMES
+    scheme: str = 'official'        # one of SCHEMES
     fold: int = 1                   # hmdb51: 1, 2 or 3
     limit: int = None               # use only this many videos of each split
+    partial: bool = False           # use only the videos that have features
     seed: int = 0                   # puzzles: seed of the items
 
     def folder(self, kinds=()):
@@ -278,36 +365,69 @@ class Dataset:
         if self.name == 'shapes':                       # it is rendered on first use
             return shapes.prepare(self.root, self.limit, kinds)
         folder = Path(self.root) / self.name
-        if not folder.is_dir():
+        if not os.path.isdir(folder):
             raise BadInput(f'{folder}: there is no such folder; --root must name the folder that '
                            f'contains {self.name}/')
         return folder
 
     def split(self, split, kinds=()):
         """-> Corpus with its captions or labels, and these kinds of features"""
-        if self.scheme != 'official' and self.name != 'msrvtt':
-            raise BadInput(f'--split-scheme {self.scheme} is for msrvtt; {self.name} has only the '
-                           'official split')
+        self.check()
         if self.name in puzzles.NAMES:
             return self.puzzle(split, kinds)
+        folder = self.folder(kinds)
+        try:
+            corpus = self.read(folder, split)
+        except FileNotFoundError as error:
+            missing = Path(error.filename or str(error)).name
+            raise BadInput(f'{self.name} has no {split} split in {folder}: {missing} is '
+                           f'missing{self.advice()}') from None
+        drop_wordless(corpus)
+        if not corpus.ids:
+            raise BadInput(f'{self.name}: the {split} split in {folder} is empty{self.advice()}')
+        corpus.features = {kind: self.open_features(folder, kind) for kind in kinds}
+        if self.partial:
+            self.keep_partial(corpus)
+        if self.limit:
+            corpus.keep(corpus.ids[:self.limit])
+        return corpus
+
+    def check(self):
+        """Refuse options that this dataset does not have."""
+        if self.scheme in ('astar', 'vre') and self.name != 'msrvtt':
+            raise BadInput(f'--split-scheme {self.scheme} is for msrvtt, not for {self.name}')
+        if self.scheme == 'hash' and self.name not in CAPTIONED:
+            raise BadInput(f'--split-scheme hash is for {", ".join(CAPTIONED)}, not {self.name}')
+        if self.partial and self.name in ('shapes', *puzzles.NAMES):
+            raise BadInput(f'--partial: all clips of {self.name} have features')
+
+    def advice(self):
+        """What to do if a split is missing or too small"""
+        if self.scheme == 'hash' or self.name not in CAPTIONED:
+            return ''
+        return '; --split-scheme hash divides the videos that you have into train, val and test'
+
+    def read(self, folder, split):
+        """-> Corpus without features"""
+        if self.scheme == 'hash':
+            return read_by_hash(self.name, folder, split)
         options = {}
         if self.name == 'msrvtt':
             options['scheme'] = self.scheme
         if self.name == 'hmdb51':
             options['fold'] = self.fold
-        folder = self.folder(kinds)
-        try:
-            corpus = READERS[self.name](folder, split, **options)
-        except FileNotFoundError as error:
-            missing = Path(error.filename or str(error)).name
-            raise BadInput(f'{self.name} has no {split} split in {folder}: {missing} is '
-                           'missing') from None
-        if not corpus.ids:
-            raise BadInput(f'{self.name}: the {split} split in {folder} is empty')
-        if self.limit:
-            corpus.limit(self.limit)
-        corpus.features = {kind: self.open_features(folder, kind) for kind in kinds}
-        return corpus
+        return READERS[self.name](folder, split, **options)
+
+    def keep_partial(self, corpus):
+        """Keep the videos that have features of every kind."""
+        ids = corpus.ids
+        for features in corpus.features.values():
+            corpus.keep([video for video in corpus.ids if video in features.rows])
+        found = f'{len(corpus.ids):,} of {len(ids):,} videos have features'
+        if len(corpus.ids) < FEWEST:
+            raise BadInput(f'--partial: in the {corpus.split} split of {corpus.name} only {found}, '
+                           f'fewer than {FEWEST}; extract more{self.advice()}')
+        corpus.notes.append(found)
 
     def puzzle(self, split, kinds):
         """-> Corpus of a puzzle with these kinds of features"""
@@ -315,32 +435,49 @@ class Dataset:
         for kind in kinds:
             data.choose('--features', kind, corpus.features)
         corpus.features = {kind: corpus.features[kind] for kind in kinds}
-        return corpus.limit(self.limit or len(corpus.ids))
+        corpus.keep(corpus.ids[:self.limit])
+        return corpus
 
     def open_features(self, folder, kind):
         """-> Features of that name. If there are none, the error says how to make them."""
         if self.name == 'shapes' and kind == 'video':
             return shapes.Videos()
+        place = folder / 'features'
+        base, _, part = kind.rpartition('_')
+        # v-iashin/video_features names its files BASE/<id>_PART.npy.
+        theirs = base and not os.path.isdir(place / kind) and any(
+            (place / base).glob(f'*_{glob.escape(part)}.npy'))
         try:
-            return data.Features(folder / 'features', kind)
+            features = data.Features(place, base if theirs else kind)
         except data.NoFeatures as error:
             if self.name == 'shapes':
                 raise
             command = encoders.how_to_make(kind, self.name, self.root)
-            raise BadInput(f'{error}, or make them: {command}') from None
+            pickled = os.path.isfile(place / f'{kind}.pkl')
+            reason = f'{place / kind}.pkl: {PICKLED.format(to=place / kind)}' if pickled else error
+            raise BadInput(f'{reason}, or make them: {command}') from None
+        names = {}
+        if self.name == 'msvd' and not all(file.startswith('vid') for file in features.rows):
+            names = msvd_names(folder)
+        ending = '' if features.info else f'_{part}'    # ours have no endings
+        for file, row in list(features.rows.items()):
+            video = file.removesuffix(ending)
+            features.rows.setdefault(names.get(video, video), row)
+        return features
 
 
 def count(corpus):
     """-> text such as "msvd train: 1,200 videos, as in the papers" """
     videos = len(corpus.ids)
-    expected = dict(zip(('train', 'val', 'test'), EXPECTED.get(corpus.name, ()))).get(corpus.split)
+    expected = dict(zip(PARTS, EXPECTED.get(corpus.name, ()))).get(corpus.split)
     if not expected:
         comparison = ''
     elif expected == videos:
         comparison = ', as in the papers'
     else:
         comparison = f' (the papers have {expected:,})'
-    return f'{corpus.name} {corpus.split}: {videos:,} videos{comparison}'
+    notes = ''.join(f', {note}' for note in corpus.notes)
+    return f'{corpus.name} {corpus.split}: {videos:,} videos{comparison}{notes}'
 
 
 def check_features(corpora):

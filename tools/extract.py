@@ -14,6 +14,7 @@ import functools
 import io
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -30,26 +31,31 @@ ENDINGS = '.3gp .avi .flv .gif .m4v .mkv .mov .mp4 .mpeg .mpg .mts .ogv .ts .vob
 RECOGNITION = {'ucf11', 'hmdb51', 'hollywood2'}         # STA, chapter 2: GoogLeNet at 30fps
 
 
-def find_videos(folder, mapping=None):
-    """folder; mapping: youtube_mapping.txt of msvd, with lines `YOUTUBEID_START_END vidN`
+def check_name(name, place):
+    """Refuse an id that cannot be the name of a file, or that would leave its folder."""
+    if name in ('', '.', '..') or re.search(r'[/\\\0]', name) or len(os.fsencode(name)) > 200:
+        raise BadInput(f'{place}: {name[:80]!r} cannot be the name of a file; rename it')
+
+
+def find_videos(folder, names=None):
+    """folder; names: for msvd, {YOUTUBEID_START_END: vidN}
     -> [(id, path)] in the order of the ids"""
-    if not Path(folder).is_dir():
+    if not os.path.isdir(folder):
         raise BadInput(f'--videos {folder}: there is no such folder')
-    names = {}
-    if mapping and mapping.is_file():
-        names = dict(datasets.parse_lines(mapping, r'(\S+)\s+(\S+)', 'YOUTUBEID_START_END vidN'))
     paths = [path for path in Path(folder).rglob('*') if path.suffix.lower() in ENDINGS.split()]
     videos = {}
     for path in sorted(filter(Path.is_file, paths)):
-        name = names.get(path.stem, path.stem)
-        if name in ('', '.', '..') or '/' in name or '\\' in name:
-            raise BadInput(f'{path}: its id would be {name!r}, which cannot be the name of a '
-                           'file; rename the video, or correct youtube_mapping.txt')
+        name = (names or {}).get(path.stem, path.stem)
+        check_name(name, path)
         if name in videos:
             raise BadInput(f'{path} and {videos[name]} have the same id, {name!r}; keep only one')
         videos[name] = path
     if not videos:
         raise BadInput(f'--videos {folder}: there is no video in it (looked for {ENDINGS})')
+    if names is not None and not any(re.fullmatch(r'vid\d+', name) for name in videos):
+        raise BadInput(f'--videos {folder}: the captions of msvd call the videos vid1 to vid1970, '
+                       f'but these have names such as {next(iter(videos))}; put '
+                       'youtube_mapping.txt, which translates them, beside the captions')
     return sorted(videos.items())
 
 
@@ -77,7 +83,11 @@ def write(path, content):
         temporary.write_bytes(content)
         os.replace(temporary, path)
     except OSError as error:
-        raise BadInput(f'cannot write {path}: {error}; choose another --root') from None
+        raise BadInput(f'cannot write {path}: {error}; free some disk space, or choose another '
+                       '--root') from None
+    finally:
+        if os.path.exists(temporary):
+            temporary.unlink()
 
 
 def read(info, item):
@@ -106,8 +116,6 @@ def extract(videos, folders, info, workers=0, device='cpu'):
     if not todo:
         return failed
     net = encoders.load(info['encoder'], info['weights'], device)
-    for folder, record in records.items():              # only now, since loading may fail
-        write(folder / 'info.json', json.dumps(record, indent=1).encode())
     loader = DataLoader(todo, batch_size=None, collate_fn=functools.partial(read, info),
                         num_workers=workers)
     for name, x in tqdm(loader, info['encoder'], len(videos), initial=len(videos) - len(todo),
@@ -119,6 +127,10 @@ def extract(videos, folders, info, workers=0, device='cpu'):
         if not all(np.isfinite(value).all() for value in found.values()):
             failed.append(f'{name}: its features are not finite, or too large for half precision')
             continue
+        for folder, record in records.items():          # only now, since all may have failed
+            check_folder(folder, record)                # another process may have begun meanwhile
+            write(folder / 'info.json', json.dumps(record, indent=1).encode())
+        records.clear()
         for part, value in found.items():
             content = io.BytesIO()
             np.save(content, value)
@@ -158,9 +170,10 @@ def main(argv):
     if device == 'cuda' and world > 1:
         device = f'cuda:{os.environ["LOCAL_RANK"]}'
     folder = Path(args.root) / args.dataset
-    mapping = folder / 'youtube_mapping.txt' if args.dataset == 'msvd' else None
-    videos = find_videos(args.videos, mapping)[rank::world]
+    names = datasets.msvd_names(folder) if args.dataset == 'msvd' else None
+    videos = find_videos(args.videos, names)[rank::world]
     name = args.name or args.encoder
+    check_name(name, '--name')
     folders = {part: folder / 'features' / f'{name}_{part}'.removesuffix('_')
                for part in encoders.ENCODERS[args.encoder].parts}
     info = encoders.settings(args.encoder, args.weights, args.sampling)

@@ -36,7 +36,11 @@ def make_parser(paper=None):
         help='continue the run in --out (default: the newest in runs/)')
     add('--seed', type=int,
         help='the same seed gives the same numbers on a CPU, and the same puzzle (default: 0)')
-    add('--split-scheme', choices=datasets.SCHEMES, help='msrvtt: which split (default: official)')
+    add('--split-scheme', choices=datasets.SCHEMES,
+        help='which split: astar and vre for msrvtt; hash, 8 : 1 : 1 by the ids, for any captions '
+             '(default: official)')
+    add('--partial', action='store_true', default=None,
+        help='use the videos that have features, and ignore the others')
     add('--fold', type=int, choices=(1, 2, 3), help='hmdb51: which of its splits (default: 1)')
     add('--limit', type=int, metavar='N', help='use only the first N videos of each split')
     add('--metric',
@@ -184,7 +188,7 @@ def new_run(args, paper):
     if args.limit is not None and args.limit < 1:
         raise BadInput(f'--limit {args.limit}: must be at least 1')
     dataset = datasets.Dataset(name, args.root, args.split_scheme or 'official', args.fold or 1,
-                               args.limit)
+                               args.limit, bool(args.partial))
     if name in puzzles.NAMES:
         dataset.seed = args.seed or 0
     return runs.Run(paper, cfg, training, dataset, given=given, seed=args.seed or 0,
@@ -195,7 +199,8 @@ def resumed_run(args, checkpoint):
     """-> the Run of last.pt. Flags given now override its settings, but the data cannot change."""
     run = runs.restore(checkpoint, args.out, args.root, args.device)
     kept = {'dataset': run.dataset.name, 'split_scheme': run.dataset.scheme,
-            'fold': run.dataset.fold, 'limit': run.dataset.limit, 'seed': run.seed}
+            'fold': run.dataset.fold, 'limit': run.dataset.limit,
+            'partial': run.dataset.partial, 'seed': run.seed}
     for name, value in kept.items():
         given = getattr(args, name)
         if given not in (None, value):

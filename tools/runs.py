@@ -331,6 +331,8 @@ def open_split(run, split=None):
             raise
         print(f'{error}. Using the validation split instead')
         corpus = run.dataset.split('val', kinds)
+    if corpus.notes:
+        print(datasets.count(corpus))
     found, _ = datasets.check_features([corpus])
     for name, shape in found.items():
         if list(shape) != list(run.sizes.feats[name]):

@@ -24,7 +24,7 @@ import evaluate
 import sta
 from data import BadInput
 from shapes import words as shape_words
-from tools import caption, extract, figures, java, page, runs
+from tools import caption, datasets, extract, figures, java, page, runs
 
 CURVES = {'loss': 'training loss', 'val_loss': 'validation loss per word',
           'val_CIDEr': 'validation CIDEr', 'val_accuracy': 'validation accuracy',
@@ -41,8 +41,10 @@ def find_films(folder, run):
     None"""
     if not folder:
         return figures.frames_of
-    mapping = Path(run.dataset.root) / run.dataset.name / 'youtube_mapping.txt'
-    paths = dict(extract.find_videos(folder, mapping if mapping.is_file() else None))
+    names = None
+    if run.dataset.name == 'msvd':
+        names = datasets.msvd_names(run.dataset.folder())
+    paths = dict(extract.find_videos(folder, names))
     feature = run.cfg.features[0]
     info = caption.find_infos([run])[feature]
 

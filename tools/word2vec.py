@@ -1,5 +1,5 @@
 """Pretrained word vectors, in Google's binary format or as text, for the words of a vocabulary."""
-from pathlib import Path
+import os
 
 import numpy as np
 import torch
@@ -11,7 +11,13 @@ def read_binary(path):
     """A .bin file: a line "count width", then for each word the word, a space and float32 numbers.
     Yields (place for error messages, word, numbers)."""
     with open(path, 'rb') as file:
-        count, width = map(int, file.readline().split())
+        try:
+            count, width = map(int, file.readline(100).split())
+        except ValueError:
+            count = width = 0
+        if count < 1 or not 1 <= width <= os.path.getsize(path) // 4:
+            raise BadInput(f'{path}: a .bin file must begin with a line "words numbers", such as '
+                           '"3000000 300"; name the file .txt if it is text')
         for i in range(1, count + 1):
             word = bytearray()
             while (byte := file.read(1)) not in (b' ', b''):
@@ -21,6 +27,8 @@ def read_binary(path):
                 raise BadInput(f'{path}: the file ends inside word {i} of {count}')
             word = word.decode('utf-8', 'replace').lstrip('\n')
             yield f'word {i}', word, np.frombuffer(numbers, dtype='<f4').tolist()
+        if file.read(2).strip():
+            raise BadInput(f'{path}: there is more in it than the {count} words of its first line')
 
 
 def read_text(path):
@@ -40,18 +48,27 @@ def read_text(path):
 
 def word2vec(path, vocabulary, size):
     """-> vectors (V, size), found (V,): true for the words that the file contains"""
-    if not Path(path).is_file():
+    if not os.path.isfile(path):
         raise BadInput(f'--word2vec {path}: there is no such file')
     vectors = torch.zeros(len(vocabulary), size)
     found = torch.zeros(len(vocabulary), dtype=torch.bool)
     read = read_binary if str(path).endswith('.bin') else read_text
-    for place, word, numbers in read(path):
-        if len(numbers) != size:
-            raise BadInput(f'{path}, {place}: {len(numbers)} numbers, but the embedding has '
-                           f'{size}; use --embed {len(numbers)}')
-        if word in vocabulary.index:
-            vectors[vocabulary.index[word]] = torch.tensor(numbers)
-            found[vocabulary.index[word]] = True
+    try:
+        for place, word, numbers in read(path):
+            if len(numbers) != size:
+                raise BadInput(f'{path}, {place}: {len(numbers)} numbers, but the embedding has '
+                               f'{size}; use --embed {len(numbers)}')
+            if word in vocabulary.index:
+                vectors[vocabulary.index[word]] = torch.tensor(numbers)
+                found[vocabulary.index[word]] = True
+    except UnicodeDecodeError:
+        raise BadInput(f'{path}: not UTF-8 text; unpack it if it is packed, and give it a name '
+                       "that ends with .bin if it is in Google's binary format") from None
+    except OSError as error:
+        raise BadInput(f'{path}: cannot be read ({error.strerror})') from None
+    if not torch.isfinite(vectors).all():
+        row = int((~torch.isfinite(vectors)).any(1).nonzero()[0])
+        raise BadInput(f'{path}: the vector of {vocabulary.words[row]!r} is not finite')
     return vectors, found
 
 
