@@ -7,6 +7,7 @@
     ROOT/shapes/features/clip.npy, .json  (3800, 16, 7, 7, 64) half precision, and ids of the rows
     ROOT/shapes/features/audio...         (3800, 128)
     ROOT/shapes/features/c3d_pool2...     the maps of C3D and c3d_fc7, 0.5 GB, only on demand
+    ROOT/shapes-test/...                  the same for the test clips alone, to score a trained run
 
 Letters:  N clips
 """
@@ -150,10 +151,11 @@ def own_notes(folder):
                         'are left alone; move the folder elsewhere, or choose another --root')
 
 
-def prepare(root, limit=None, kinds=()):
+def prepare(root, limit=None, kinds=(), part=None):
     """Makes ROOT/shapes, or ROOT/shapes-LIMIT with at most LIMIT clips per split, unless it is
-    there -> its path. If an outdated dataset is there, only the files that prepare() made are
-    replaced. The features of C3D are made if `kinds` names one of them."""
+    there -> its path. If `part` is 'test', other splits are not needed, and ROOT/shapes-test is
+    enough. If an outdated dataset is there, only the files that prepare() made are replaced. The
+    features of C3D are made if `kinds` names one of them."""
     if limit is not None and limit < 1:
         raise data.BadInput(f'--limit {limit}: give a number of clips, at least 1')
     sizes = {split: min(size, limit or size) for split, size in SIZES.items()}
@@ -168,6 +170,12 @@ def prepare(root, limit=None, kinds=()):
                  for name in C3D_FILES}
     if is_made(folder, key, about):
         return folder
+    if part == 'test' and not limit:
+        folder = Path(root) / 'shapes-test'
+        key['sizes'] = {'test': SIZES['test']}
+        ids = [id for id in ids if id.startswith('test')]
+        if is_made(folder, key, about):
+            return folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with data.locked(folder, f'{folder}: another process is rendering it; waiting'):

@@ -437,6 +437,25 @@ def test_features_of_c3d_are_made_on_demand_and_again_for_other_weights(tmp_path
         (folder / 'features' / 'c3d_fc7.json').write_text('{"weights": "older"}')
 
 
+def test_the_test_split_alone_is_rendered_unless_the_whole_dataset_is_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(dataset, 'SIZES', {'train': 3, 'val': 1, 'test': 2})
+    alone = dataset.prepare(tmp_path, part='test')
+    assert alone.name == 'shapes-test'
+    whole = dataset.prepare(tmp_path)
+    assert dataset.prepare(tmp_path, part='test') == whole
+    assert dataset.read(alone, 'test') == dataset.read(whole, 'test')
+    one, other = (data.Features(folder / 'features', 'clip') for folder in (alone, whole))
+    assert list(one.rows) == ['test00000', 'test00001']
+    assert np.array_equal(one['test00001'], other['test00001'])
+
+
+def test_test_clips_have_the_same_captions_whether_or_not_the_others_are_rendered():
+    """annotate() would give a clip other captions if an earlier clip already had the same five."""
+    first = [tuple(words.captions(world.scene(f'{split}{i:05d}')))
+             for split, size in dataset.SIZES.items() for i in range(size)]
+    assert not set(first[:-500]) & set(first[-500:])
+
+
 def test_an_outdated_or_interrupted_dataset_is_never_taken_for_whole(made, tmp_path, monkeypatch):
     folder = shutil.copytree(made, tmp_path / 'shapes-7')
     (folder / 'notes.txt').write_text('of the user')

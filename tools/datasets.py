@@ -360,10 +360,11 @@ class Dataset:
     partial: bool = False           # use only the videos that have features
     seed: int = 0                   # puzzles: seed of the items
 
-    def folder(self, kinds=()):
-        """The folder of the dataset. kinds: names of features that are about to be read"""
+    def folder(self, kinds=(), split=None):
+        """The folder of the dataset. kinds: names of features that are about to be read, of this
+        split (None: of all splits)"""
         if self.name == 'shapes':                       # it is rendered on first use
-            return shapes.prepare(self.root, self.limit, kinds)
+            return shapes.prepare(self.root, self.limit, kinds, split)
         folder = Path(self.root) / self.name
         if not os.path.isdir(folder):
             raise BadInput(f'{folder}: there is no such folder; --root must name the folder that '
@@ -375,7 +376,7 @@ class Dataset:
         self.check()
         if self.name in puzzles.NAMES:
             return self.puzzle(split, kinds)
-        folder = self.folder(kinds)
+        folder = self.folder(kinds, split)
         try:
             corpus = self.read(folder, split)
         except FileNotFoundError as error:
