@@ -40,9 +40,26 @@ RUNS = {
         'c3d': '--model c3d',
     },
     'puzzles': {
+        'place-content': '--model sta --dataset puzzle-place --scores content',
+        'place-printed': '--model sta --dataset puzzle-place --scores printed',
+        'place-avgpool': '--model sta --dataset puzzle-place --variant avgpool',
+        'place-st': '--model stats --dataset puzzle-place --variant st',
+        'place-ts': '--model stats --dataset puzzle-place --variant ts',
         'order-st': '--model stats --dataset puzzle-order --variant st',
         'order-ts': '--model stats --dataset puzzle-order --variant ts',
         'order-mean': '--model stats --dataset puzzle-order --variant st --pool mean',
+        'order-stats': '--model stats --dataset puzzle-order',
+        'moment-ts': '--model stats --dataset puzzle-moment --variant ts',
+        'moment-st': '--model stats --dataset puzzle-moment --variant st',
+        'both-stats': '--model stats --dataset puzzle-both',
+        'both-st': '--model stats --dataset puzzle-both --variant st',
+        'both-ts': '--model stats --dataset puzzle-both --variant ts',
+        'layer-soft': '--model astar --dataset puzzle-layer --variant soft',
+        'layer-hard': '--model astar --dataset puzzle-layer --variant hard',
+        'layer-pool2': '--model astar --dataset puzzle-layer --variant pool2',
+        'layer-pool3': '--model astar --dataset puzzle-layer --variant pool3',
+        'layer-pool4': '--model astar --dataset puzzle-layer --variant pool4',
+        'layer-pool5': '--model astar --dataset puzzle-layer --variant pool5',
     },
 }
 
@@ -52,9 +69,24 @@ SCORES = {'Bleu_4': 'BLEU-4', 'METEOR': 'METEOR', 'ROUGE_L': 'ROUGE-L', 'CIDEr':
 # Puzzle -> what the answer depends on; cells with the mechanism, and cells without it. A cell is a
 # label, the name of a run and the slot of the caption that is scored.
 PUZZLES = {
+    'place': ('which place is marked',
+              [('STA, content scores', 'place-content', 'slots'), ('ST', 'place-st', 'slots'),
+               ('TS', 'place-ts', 'slots')],
+              [('STA as printed', 'place-printed', 'slots'),
+               ('average pooling', 'place-avgpool', 'slots')]),
     'order': ('which of two symbols comes first',
-              [('ST', 'order-st', 'slots')],
+              [('ST', 'order-st', 'slots'), ('STaTS', 'order-stats', 'slots')],
               [('TS', 'order-ts', 'slots'), ('mean over time', 'order-mean', 'slots')]),
+    'moment': ('the place of a spotlight in the one frame that flashes',
+               [('TS', 'moment-ts', 'slots')], [('ST', 'moment-st', 'slots')]),
+    'both': ('a noun as in `moment` and a verb as in `order`',
+             [('STaTS, noun', 'both-stats', 'noun'), ('verb', 'both-stats', 'verb')],
+             [('ST, noun', 'both-st', 'noun'), ('TS, verb', 'both-ts', 'verb')]),
+    'layer': ('a noun in the lowest map, a verb in the highest',
+              [('ASTAR, soft', 'layer-soft', 'slots'), ('hard', 'layer-hard', 'slots')],
+              [('pool2, verb', 'layer-pool2', 'verb'), ('pool3, noun', 'layer-pool3', 'noun'),
+               ('verb', 'layer-pool3', 'verb'), ('pool4, noun', 'layer-pool4', 'noun'),
+               ('verb', 'layer-pool4', 'verb'), ('pool5, noun', 'layer-pool5', 'noun')]),
 }
 
 
