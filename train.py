@@ -59,7 +59,7 @@ from tqdm import tqdm
 import data
 import evaluate
 from data import BadInput
-from tools import flags, java, runs
+from tools import flags, grounding, java, runs
 from tools.runs import Progress
 from tools.word2vec import fill_embedding
 
@@ -311,6 +311,9 @@ def validate(run, stage, progress, val, means):
         entry['stage'] = progress.stage
     entry |= {f'val_{name}': value for name, value in scores.items()}
     entry['seconds'] = round(progress.seconds, 1)
+    numbers = grounding.numbers_by_role(run, stage.model, val)
+    if numbers:
+        entry['words'] = numbers
     progress.entry = entry
     checkpoint = snapshot(run, stage, progress)
     if better and progress.stage:

@@ -1,4 +1,6 @@
 """What is measured from attention, on attention that is known."""
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -101,6 +103,22 @@ def test_the_measured_map_of_stats_is_the_mixture(st):
     expected = {'ST': st, 'TS': 1 - st, 'box': (1 - st) / (1 - st + shown),
                 'window': 1 - st + st * WINDOW.mean()}
     assert {name: found['subject'][name] for name in expected} == pytest.approx(expected)
+
+
+def test_the_log_holds_the_paper_s_numbers_by_role_or_slot():
+    """The reference is 'the green circle pushes a blue circle', and word t has a gate of t / 8."""
+    run = make_run(view=GATE)
+    run.vocabulary = Vocabulary.build([CAPTION])
+    model = Looks({'gate': np.arange(8) / 8})
+    by_role = {'colour': 1 / 8, 'subject': 2 / 8, 'verb': 3 / 8, 'object colour': 5 / 8,
+               'object': 6 / 8}
+    assert grounding.numbers_by_role(run, model, CORPUS) == {'gate': by_role}
+    answers = {VIDEO: {'noun': 'the', 'verb': 'green'}}
+    puzzle = dataclasses.replace(CORPUS, truth={}, answers=answers)
+    assert grounding.numbers_by_role(run, model, puzzle) == {'gate': {'noun': 0, 'verb': 1 / 8}}
+    unknown = dataclasses.replace(CORPUS, truth={})
+    assert grounding.numbers_by_role(run, model, unknown) == {}
+    assert grounding.numbers_by_role(make_run(task='recognise'), Sees(), CORPUS) == {}
 
 
 def test_a_recogniser_is_measured_against_the_shape_that_acts():
