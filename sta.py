@@ -241,8 +241,7 @@ class Recogniser(nn.Module):
 
     def look(self, h, cube):
         """h (M, H) of the top LSTM, cube (M, L, D) -> x (M, D), alpha (M, L)"""
-        # UNSPECIFIED: dropout between h_t-1 and l_t; we chose none, because this connection is
-        # recurrent: it leads from one time step to the next.
+        # No dropout between h_t-1 and l_t, as in the author's code: this connection is recurrent.
         if self.cfg.scores == 'printed':
             scores = self.location(h)
         else:

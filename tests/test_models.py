@@ -30,6 +30,7 @@ CASES = {                       # name -> fields of Config, shape of one frame's
     'sta': (dict(embed=5), GRID),
     'sta-single': (dict(embed=5, penalty=0.0), SINGLE),
     'sta-first': (dict(embed=5, variant='first'), GRID),
+    'sta-content': (dict(embed=5, scores='content', layers=2), GRID),
     'sta-avgpool': (dict(embed=5, variant='avgpool'), GRID),
     'vre': (VRE, {'v': [2, 3, 4], 'audio': [3]}),
     'vre-single': (VRE, SINGLE),
@@ -115,11 +116,12 @@ def test_every_parameter_gets_a_gradient(case):
     assert not missing
 
 
-def lengthen(batch, sta):
-    """The batch with more padding: 3 more <pad>, 3 more frames of nines (sta's number is fixed)"""
+def lengthen(batch, fixed):
+    """The batch with more padding: 3 more <pad>, 3 more frames of nines unless their number is
+    fixed"""
     longer = dict(batch, captions=F.pad(batch['captions'], (0, 3), value=PAD), feats={}, mask={})
     for kind, x in batch['feats'].items():
-        room = 0 if sta else steps(kind, 3)
+        room = 0 if fixed else steps(kind, 3)
         mask = F.pad(batch['mask'][kind], (0, room))
         x = F.pad(x, [0, 0] * (x.dim() - 2) + [0, room])
         real = mask.view(*mask.shape, *[1] * (x.dim() - 2))
@@ -131,7 +133,7 @@ def lengthen(batch, sta):
 def test_padding_changes_neither_loss_nor_captions(case):
     model, batch = case
     model.eval()
-    longer = lengthen(batch, type(model).__module__ == 'sta')
+    longer = lengthen(batch, getattr(model.cfg, 'scores', '') == 'printed')     # sta as printed
     assert torch.allclose(model(longer)[0], model(batch)[0], atol=1e-5)
     words, _ = decode.greedy(model, *model.encode(batch), 6)
     assert torch.equal(decode.greedy(model, *model.encode(longer), 6)[0], words)

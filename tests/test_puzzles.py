@@ -22,6 +22,22 @@ def test_the_same_seed_gives_the_same_items_and_splits_differ():
     assert first.words['verb'][:300] != puzzles.make('puzzle-order', 'val', 3).words['verb']
 
 
+def test_place_is_told_by_the_marked_place_and_not_by_the_mean():
+    items = puzzles.make('puzzle-place', 'train')
+    x = items.feats['symbols']                                  # (N, 4, 5, 5, 7)
+    nouns = np.array(items.words['noun'])
+    names = np.array(puzzles.SYMBOLS)
+    assert np.abs(x - x[:, :1]).max() < 0.6                     # the frames differ by noise alone
+    places = x.mean(1).reshape(len(x), 25, 7)
+    assert ((places[..., 6] > 0.5).sum(1) == 1).all()           # one mark
+    marked = places[..., 6].argmax(1)
+    assert np.array_equal(marked, items.truth['place'])
+    assert np.array_equal(names[places[np.arange(len(x)), marked, :6].argmax(1)], nouns)
+    # The best guess from the mean is the most frequent symbol.
+    guesses = names[places[..., :6].mean(1).argmax(1)]
+    assert 0.2 < np.mean(guesses == nouns) < 0.4
+
+
 @pytest.mark.parametrize('split', puzzles.SIZES)
 def test_order_is_told_by_which_symbol_comes_first_and_by_nothing_else(split):
     items = puzzles.make('puzzle-order', split)
