@@ -26,7 +26,8 @@ from shapes import dataset as shapes
 from shapes import puzzles
 from tools import encoders
 
-LARGEST = 1 << 27       # bytes of a packed file that we read; MSR-VTT's largest has 24 million
+LARGEST = 1 << 27       # bytes of a packed file; the largest of MSR-VTT has 24 million
+USUAL = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 PARTS = ('train', 'val', 'test')
 
 
@@ -35,10 +36,12 @@ def unpack(path):
     for source in sorted(filter(Path.is_file, path.parent.glob('*.zip'))):
         try:
             with zipfile.ZipFile(source) as archive:
-                for member in archive.namelist():
-                    if Path(member).name == path.name:
-                        with archive.open(member) as file:
-                            return file.read(LARGEST + 1)
+                for member in archive.infolist():
+                    if Path(member.filename).name == path.name:
+                        if member.file_size > LARGEST or member.compress_type not in USUAL:
+                            raise ValueError(f'{path.name} would have {member.file_size:,} bytes, '
+                                             'or is packed in an unusual way')
+                        return archive.open(member).read(LARGEST)
         except Exception as error:                      # damaged, encrypted, unknown compression
             raise BadInput(f'{source}: cannot be unpacked ({error}); unpack it yourself, or '
                            'download it again') from None
@@ -48,11 +51,7 @@ def unpack(path):
 def text(path):
     """-> the text of a file. If there is no such file, the zip archives beside it are searched."""
     try:
-        if path.is_file():
-            content = path.read_bytes()
-        elif len(content := unpack(path)) > LARGEST:
-            raise BadInput(f'{path}: more than {LARGEST:,} bytes in a zip archive, which no '
-                           'published file has; unpack it yourself if it is yours')
+        content = path.read_bytes() if path.is_file() else unpack(path)
         return content.decode('utf-8-sig').replace('\r\n', '\n').replace('\r', '\n')
     except UnicodeDecodeError as error:
         raise BadInput(f'{path}: byte {error.start} is not UTF-8 text; save it as UTF-8') from None
@@ -105,9 +104,8 @@ def official_msvd(folder):
     """-> path, [(YOUTUBEID_START_END, English caption)]: AllVideoDescriptions.txt, or the corpus
     as a table, any *.csv; None, [] if neither is there"""
     path = folder / 'AllVideoDescriptions.txt'
-    expected = 'YOUTUBEID_START_END caption'
     try:
-        rows = list(parse_lines(path, r'#.*|(\S+_\d+_\d+)\s*(.*)', expected))
+        rows = parse_lines(path, r'#.*|(\S+_\d+_\d+)\s*(.*)', 'YOUTUBEID_START_END caption')
         return path, [(clip, caption) for clip, caption in rows if clip]    # without the header
     except FileNotFoundError:
         path = next(iter(sorted(folder.glob('*.csv'))), None)
@@ -412,12 +410,11 @@ class Dataset:
         """-> Corpus without features"""
         if self.scheme == 'hash':
             return read_by_hash(self.name, folder, split)
-        options = {}
         if self.name == 'msrvtt':
-            options['scheme'] = self.scheme
+            return read_msrvtt(folder, split, self.scheme)
         if self.name == 'hmdb51':
-            options['fold'] = self.fold
-        return READERS[self.name](folder, split, **options)
+            return read_hmdb51(folder, split, self.fold)
+        return READERS[self.name](folder, split)
 
     def keep_partial(self, corpus):
         """Keep the videos that have features of every kind."""
