@@ -7,6 +7,7 @@ import dataclasses
 import importlib
 import math
 import sys
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -186,6 +187,10 @@ def read_checkpoint(path):
         raise BadInput(f'{path}: there is no such checkpoint; a run is a folder that train.py '
                        'made, such as runs/stats-shapes')
     try:
+        with zipfile.ZipFile(path) as archive:          # torch itself overlooks a changed byte
+            stored = all(one.compress_type == zipfile.ZIP_STORED for one in archive.infolist())
+            if not stored or archive.testzip():
+                raise ValueError('the zip file is damaged')
         checkpoint = torch.load(path, map_location='cpu', weights_only=True)
     except Exception as error:          # torch raises many kinds of errors for foreign files
         raise BadInput(f'{path}: not a checkpoint of train.py, or cut off: '
@@ -193,8 +198,11 @@ def read_checkpoint(path):
     if not isinstance(checkpoint, dict) or 'format' not in checkpoint:
         raise BadInput(f'{path}: train.py did not write this file; a run is a folder that it '
                        'made, such as runs/stats-shapes')
-    if checkpoint['format'] != FORMAT:
+    if type(checkpoint['format']) is not int or checkpoint['format'] != FORMAT:
         raise BadInput(f'{path}: not a checkpoint of this version of train.py; train it again')
+    model = str(checkpoint.get('model'))[:60]
+    if model not in papers():                           # never import what a checkpoint names
+        raise BadInput(f'{path}: a run of {model}, but there is no {model}.py beside train.py')
     return {'entry': {}} | checkpoint                   # older ones have no entry
 
 
@@ -247,18 +255,20 @@ def check_checkpoint(checkpoint, paper):
              'vocab': ([str], type(None))}
     check_forms({name: checkpoint[name] for name in forms}, forms)
     counts = [checkpoint[name] for name in ('epoch', 'batch', 'best_epoch', 'seed')]
-    if min(counts) < 0 or math.isnan(checkpoint['best']) or (
-            checkpoint['batch'] and 'loss' not in checkpoint['sums']):
-        raise BadInput('the progress of the training is not possible')
+    if min(*counts, checkpoint['dataset']['limit'] or 0) < 0 or checkpoint['seed'] >= 2 ** 32:
+        raise BadInput('a number of epochs, batches or videos, or the seed, is out of range')
+    if math.isnan(checkpoint['best']) or checkpoint['batch'] and 'loss' not in checkpoint['sums']:
+        raise BadInput('the scores or the losses so far are missing')
     data.choose('--dataset', checkpoint['dataset']['name'], datasets.NAMES)
     data.choose('--split-scheme', checkpoint['dataset']['scheme'], datasets.SCHEMES)
     if not fits(checkpoint['config']['features'], [str]) or (
             set(checkpoint['config']['features']) != set(checkpoint['sizes']['feats'])):
         raise BadInput('the names of the features differ from those of their sizes')
     words = checkpoint['vocab'] or []
-    if len(set(words)) != checkpoint['sizes']['vocab'] or len(set(words)) != len(words):
-        raise BadInput(f'a vocabulary of {len(words)} words, but the sizes say '
-                       f'{checkpoint["sizes"]["vocab"]}')
+    if len(set(words)) != checkpoint['sizes']['vocab'] or len(set(words)) != len(words) or (
+            words and words[:3] != ['<pad>', '<eos>', '<unk>']):
+        raise BadInput(f'the vocabulary of {len(words)} words is not the one that the model was '
+                       'trained with')
 
 
 def restore(checkpoint, path, root, device='cpu'):
@@ -289,8 +299,8 @@ def restore(checkpoint, path, root, device='cpu'):
             model = run.build()
         check_weights(model, checkpoint['state_dict'])
     except Exception as error:                          # a damaged value can raise any error
-        raise BadInput(f'{path} is damaged, or does not fit {str(checkpoint.get("model"))[:30]}.py '
-                       f'as it is now: {str(error)[:300]}') from None
+        raise BadInput(f'{path} is damaged, or does not fit {checkpoint["model"]}.py as it is now: '
+                       f'{str(error)[:300]}') from None
     return run
 
 
@@ -304,7 +314,7 @@ def check_weights(model, weights):
 
 def load_weights(model, checkpoint, path):
     try:
-        check_weights(model, checkpoint['state_dict'])
+        check_weights(model, checkpoint.get('state_dict'))
     except BadInput as error:
         raise BadInput(f'{path} does not fit {checkpoint["model"]}.py as it is now: '
                        f'{error}') from None

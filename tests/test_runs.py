@@ -1,0 +1,210 @@
+"""Damaged, foreign and hostile checkpoints, and runs that are killed. TRIES=500 tries more."""
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import evaluate
+import train
+from data import BadInput
+from test_train import ROOT, assert_same, epochs, flags, root, weights  # noqa: F401
+from tools import java
+
+TRIES = int(os.environ.get('TRIES', 40))
+JUNK = [None, True, -1, 0, 2, 10 ** 9, 10 ** 30, -0.5, float('nan'), float('inf'), '', 'x', '../x',
+        'tests.helpers', b'x', (), [], {}, [[]], ['x'], {'x': 1}, {1: 2}, torch.zeros(0),
+        torch.zeros(3, 3), torch.zeros(2, dtype=torch.long), torch.tensor(float('nan')),
+        torch.zeros(1).expand(10 ** 12)]
+
+
+@pytest.fixture(scope='module')
+def made(root, tmp_path_factory):                       # noqa: F811
+    """model -> folder of a finished run"""
+    folders = {}
+    for model in ('sta', 'vre'):
+        folders[model] = tmp_path_factory.mktemp('runs') / model
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(evaluate, 'report', lambda *args: None)
+            train.main(flags(model, root, folders[model]))
+    return folders
+
+
+def places(tree, path=()):
+    """-> all (container, key, path) of nested dicts and lists"""
+    found = []
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree)
+    for key, value in items:
+        found.append((tree, key, (*path, key)))
+        if isinstance(value, (dict, list)):
+            found += places(value, (*path, key))
+    return found
+
+
+def tamper(checkpoint, rng):
+    """Change one thing -> what was changed"""
+    part = rng.choice(list(checkpoint))                 # each part as often as the many weights
+    several = [place for place in places(checkpoint) if place[2][0] == part]
+    tree, key, path = rng.choice(several)
+    old = tree[key]
+    how = rng.choice(('remove', 'rename', 'junk', 'junk', 'near'))
+    if how == 'remove' and isinstance(tree, dict):
+        del tree[key]
+    elif how == 'rename' and isinstance(tree, dict):
+        tree['renamed'] = tree.pop(key)
+    elif how == 'near' and torch.is_tensor(old):
+        tree[key] = rng.choice((old.flatten(), old.double(), old[..., :0], old * float('nan'),
+                                old.to_sparse(), torch.cat([old.flatten()] * 2)))
+    elif how == 'near' and isinstance(old, (int, float, str, list)):
+        tree[key] = rng.choice((old * 2, -old if isinstance(old, (int, float)) else old[1:],
+                                old * 1000))
+    else:
+        how = 'junk'
+        tree[key] = rng.choice(JUNK)
+    return f'{how} {path}'
+
+
+def damage(content, rng):
+    """bytes of a file -> damaged bytes"""
+    place = rng.randrange(len(content))
+    return rng.choice((content[:place], content[:place] + bytes(64) + content[place + 64:],
+                       content[:place] + rng.randbytes(9) + content[place + 9:],
+                       content[:place] + content[place + 3:], rng.randbytes(place)))
+
+
+@pytest.fixture
+def quick_report(monkeypatch):
+    """The scores of a report without Java and pictures, and an end after 20 seconds"""
+    def report(several, model, corpus, *_):
+        scores, _, _ = evaluate.evaluate(several[0], model, corpus, several[0].training.beam)
+        json.dumps(scores, allow_nan=False)
+
+    def hang(*_):
+        raise TimeoutError('20 seconds')
+
+    monkeypatch.setattr(evaluate, 'report', report)
+    monkeypatch.setattr(java, 'check_java', lambda: None)
+    before = signal.signal(signal.SIGALRM, hang)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_a_damaged_checkpoint_ends_in_one_sentence(made, root, tmp_path, quick_report):  # noqa: F811
+    wrong = []
+    for seed in range(TRIES):
+        rng = random.Random(seed)
+        model, how = rng.choice(('sta', 'vre')), rng.choice(('evaluate', 'resume'))
+        out = shutil.copytree(made[model], tmp_path / f'{model}-{seed}')
+        path = out / ('best.pt' if how == 'evaluate' else 'last.pt')
+        what = 'bytes'
+        if seed % 4:
+            checkpoint = torch.load(path, weights_only=True)
+            what = tamper(checkpoint, rng)
+            torch.save(checkpoint, path)
+        else:
+            path.write_bytes(damage(path.read_bytes(), rng))
+        signal.alarm(20)
+        try:
+            again = ['--root', str(root), '--device', 'cpu']
+            if how == 'evaluate':
+                evaluate.main([str(out), *again])
+            else:
+                more = '--reward-epochs' if model == 'vre' else '--epochs'
+                train.main(['--resume', '--out', str(out), *again, more, '4'])
+        except BadInput as error:
+            if len(str(error)) > 900 or str(out) not in str(error) and '--' not in str(error):
+                wrong.append(f'seed {seed}, {model}, {how}, {what}: says {str(error)[:200]}')
+        except Exception as error:
+            wrong.append(f'seed {seed}, {model}, {how}, {what}: {repr(error)[:200]}')
+        finally:
+            signal.alarm(0)
+            shutil.rmtree(out)
+    assert not wrong, f'{len(wrong)} of {TRIES} tries: ' + '\n'.join(wrong)
+
+
+# Trains in child processes. Number n is killed at its n-th operation on a file of the run: before
+# it opens, renames, truncates or removes one, and in the middle of a checkpoint or a line.
+KILLER = '''
+import json, os, signal, sys
+from pathlib import Path
+import torch
+import evaluate, train
+from tools import java
+evaluate.report = lambda *args: None
+java.check_java = lambda: None
+torch.set_num_threads(1)
+folder, step, arguments = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+save, line = torch.save, train.log_line
+
+def child(out, kill_at):
+    done = 0
+
+    def operation(half=None):
+        nonlocal done
+        done += 1
+        if done == kill_at:
+            if half:
+                half()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def watch(event, args):
+        if event in ("open", "os.rename", "os.truncate", "os.remove", "os.mkdir"):
+            if str(args[0]).startswith(str(out)):
+                operation()
+
+    def save_half(checkpoint, path):
+        operation(lambda: Path(path).write_bytes(b"PK half a checkpoint"))
+        save(checkpoint, path)
+
+    def torn_line(entry):
+        operation(lambda: open(out / "log.jsonl", "a").write(line(entry)[:40]))
+        return line(entry)
+
+    sys.addaudithook(watch)
+    torch.save, train.log_line = save_half, torn_line
+    sys.stdout = sys.stderr = open(os.devnull, "w")
+    train.main([*arguments, "--out", str(out)])
+
+for number in range(1, 1000, step):
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            child(folder / f"run{number}", number)
+            code = 0
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(pid, 0)
+    if status == 0:
+        break
+    assert os.WIFSIGNALED(status), number
+'''
+
+
+@pytest.mark.parametrize('model', ['sta', 'vre'])
+def test_a_run_that_is_killed_at_any_file_operation_resumes_to_the_same_numbers(
+        made, root, tmp_path, model, quick_report):     # noqa: F811
+    """Or it left nothing to resume, and the same command starts again."""
+    every = 1 if TRIES > 100 else {'sta': 7, 'vre': 17}[model]
+    start = flags(model, root, 'OUT')
+    place = start.index('--out')
+    del start[place:place + 2]
+    subprocess.run([sys.executable, '-c', KILLER, str(tmp_path), str(every), *start], cwd=ROOT,
+                   env={**os.environ, 'PYTHONPATH': str(ROOT)}, check=True, timeout=900)
+    killed = sorted(tmp_path.iterdir())
+    assert len(killed) > 2
+    for out in killed:
+        if (out / 'last.pt').exists():
+            train.main(['--resume', '--out', str(out), '--root', str(root), '--device', 'cpu'])
+        else:
+            train.main([*start, '--out', str(out)])
+        assert epochs(out) == epochs(made[model]), out
+        assert_same(weights(out / 'last.pt'), weights(made[model] / 'last.pt'))
+        assert {path.name for path in out.iterdir()} == {
+            path.name for path in made[model].iterdir()}, out
