@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import zipfile
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ import evaluate
 import train
 from data import BadInput
 from test_train import ROOT, assert_same, epochs, flags, root, weights  # noqa: F401
-from tools import java
+from tools import java, runs
 
 TRIES = int(os.environ.get('TRIES', 40))
 JUNK = [None, True, -1, 0, 2, 10 ** 9, 10 ** 30, -0.5, float('nan'), float('inf'), '', 'x', '../x',
@@ -95,7 +96,8 @@ def quick_report(monkeypatch):
     signal.signal(signal.SIGALRM, before)
 
 
-def test_a_damaged_checkpoint_ends_in_one_sentence(made, root, tmp_path, quick_report):  # noqa: F811
+def test_a_damaged_checkpoint_ends_in_one_sentence(made, root, tmp_path,     # noqa: F811
+                                                   quick_report):
     wrong = []
     for seed in range(TRIES):
         rng = random.Random(seed)
@@ -128,6 +130,43 @@ def test_a_damaged_checkpoint_ends_in_one_sentence(made, root, tmp_path, quick_r
     assert not wrong, f'{len(wrong)} of {TRIES} tries: ' + '\n'.join(wrong)
 
 
+@pytest.mark.parametrize('changes, message', [
+    ({'state_dict': None}, 'does not fit sta.py as it is now: found a NoneType instead of a dict'),
+    ({'config': {'hidden': 10 ** 5}}, 'missing, unknown, or of another type or size'),
+    ({'config': {'hidden': '8'}}, "'hidden' is missing, unknown, or of another type or size"),
+    ({'vocab': ['<pad>', '<eos>', '<unk>', 'more']}, 'vocabulary of 4 words is not the one'),
+    ({'dataset': {'name': '../..'}}, 'choose one of folder'),
+    ({'sizes': {'feats': {}}}, 'the names of the features differ'),
+    ({'epoch': -1}, 'out of range')])
+def test_a_tampered_checkpoint_is_refused_before_memory_is_taken(made, tmp_path, monkeypatch,
+                                                                 changes, message):
+    saved = torch.load(made['sta'] / 'best.pt', weights_only=True)
+    for name, value in changes.items():
+        saved[name] = saved[name] | value if isinstance(value, dict) else value
+    torch.save(saved, tmp_path / 'best.pt')
+    built = []
+    build = runs.Run.build
+    monkeypatch.setattr(runs.Run, 'build', lambda run: built.append(run.device) or build(run))
+    with pytest.raises(BadInput, match=message):
+        evaluate.main([str(tmp_path)])
+    assert built in ([], ['meta'])
+
+
+@pytest.mark.parametrize('content', ['weights', 'compressed'])
+def test_files_that_train_did_not_write_are_refused(made, tmp_path, content):
+    path = tmp_path / 'weights.pt'
+    torch.save(weights(made['sta'] / 'best.pt'), path)
+    if content == 'compressed':                         # 1 GB of zeros would fit into 1 MB
+        with zipfile.ZipFile(path) as old:
+            files = {name: old.read(name) for name in old.namelist()}
+        with zipfile.ZipFile(path, 'w', zipfile.ZIP_DEFLATED) as new:
+            for name, value in files.items():
+                new.writestr(name, value)
+    said = {'weights': 'train.py did not write this file', 'compressed': 'not a checkpoint of'}
+    with pytest.raises(BadInput, match=said[content]):
+        evaluate.main([str(path)])
+
+
 # Trains in child processes. Number n is killed at its n-th operation on a file of the run: before
 # it opens, renames, truncates or removes one, and in the middle of a checkpoint or a line.
 KILLER = '''
@@ -140,7 +179,7 @@ evaluate.report = lambda *args: None
 java.check_java = lambda: None
 torch.set_num_threads(1)
 folder, step, arguments = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
-save, line = torch.save, train.log_line
+save, dumps = torch.save, json.dumps
 
 def child(out, kill_at):
     done = 0
@@ -163,11 +202,11 @@ def child(out, kill_at):
         save(checkpoint, path)
 
     def torn_line(entry):
-        operation(lambda: open(out / "log.jsonl", "a").write(line(entry)[:40]))
-        return line(entry)
+        operation(lambda: open(out / "log.jsonl", "a").write(dumps(entry)[:40]))
+        return dumps(entry)
 
     sys.addaudithook(watch)
-    torch.save, train.log_line = save_half, torn_line
+    torch.save, json.dumps = save_half, torn_line
     sys.stdout = sys.stderr = open(os.devnull, "w")
     train.main([*arguments, "--out", str(out)])
 
