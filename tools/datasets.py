@@ -321,6 +321,8 @@ class Dataset:
         """-> Features of that name. If there are none, the error says how to make them."""
         if self.name == 'shapes' and kind == 'video':
             return shapes.Videos()
+        if self.name == 'shapes' and kind == 'key':
+            return shapes.Keys()
         try:
             return data.Features(folder / 'features', kind)
         except data.NoFeatures as error:
