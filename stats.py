@@ -44,7 +44,7 @@ POOLS = ('mean', 'lstm', 'mean+lstm', 'temporal', 'mean+temporal',
 
 @dataclass
 class Config:
-    features: tuple = ('i3d_rgb',)  # kinds of features, all at the same frame rate, Sec. 4.1
+    features: tuple = ('i3d',)      # kinds of features, all at the same frame rate, Sec. 4.1
     variant: str = 'stats'          # the attention, a row of table 1: ST, TS, or both (stats)
     pool: str = 'mean+ranked'       # how ST pools over time: a row of table 2 (ts does not use it)
     category: bool = False          # read the category of the video, table 4 (+C)
@@ -97,8 +97,8 @@ PRESETS = {
     'shapes': dict(features=('clip',), visual=64, embed=64, attn=64, hidden=256, normalise=False,
                    dropout=0.1, eta=0.0, optimizer='adamw', rate=2e-3, schedule='cosine', epochs=8,
                    captions_per_video=5, max_len=20, beam=3),
-    'msvd': dict(features=('i3d_rgb',), min_count=3, captions_per_video=5),
-    'msrvtt': dict(features=('i3d_rgb',), min_count=3, captions_per_video=5),
+    'msvd': dict(features=('i3d',), min_count=3, captions_per_video=5),
+    'msrvtt': dict(features=('i3d',), min_count=3, captions_per_video=5),
 }
 
 

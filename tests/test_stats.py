@@ -186,7 +186,7 @@ def test_the_papers_values_and_the_presets():
     assert printed.items() <= vars(Config()).items()
     for name, preset in PRESETS.items():
         assert name == 'shapes' or printed.items() <= vars(Config(**preset)).items()
-    part = Captioner(Config(), helpers.sizes({'i3d_rgb': (7, 7, 2048)})).visual['i3d_rgb']
+    part = Captioner(Config(), helpers.sizes({'i3d': (7, 7, 2048)})).visual['i3d']
     assert part.embed.weight.shape == (512, 2048)
     for attention in (part.st.space, part.ts.frames, part.ts.space):
         assert attention.w_x.weight.shape == (128, 512)
@@ -199,7 +199,7 @@ def test_wrong_names_missing_categories_and_kinds_of_different_length_are_refuse
     with pytest.raises(BadInput, match='--pool max: .*mean, lstm'):
         Config(pool='max')
     with pytest.raises(BadInput, match='no categories'):
-        Captioner(Config(category=True), helpers.sizes({'i3d_rgb': (5,)}))
+        Captioner(Config(category=True), helpers.sizes({'i3d': (5,)}))
     model, batch = make(features=('a', 'b'), category=True)
     with pytest.raises(BadInput, match='category of each video'):
         model({name: value for name, value in batch.items() if name != 'category'})
