@@ -297,11 +297,12 @@ def test_with_a_fixed_captioner_an_arg_max_key_moves_the_module_by_exactly_0(key
     the module, and neither dropout nor scheduled sampling changes R. Drawn keys differ."""
     model = make(key=key, dropout=0.5, sampling=0.5)
     module = model.encoder.refocus
+    batch = make_batch()
     optimizer = torch.optim.Adam(module.parameters(), 0.1)
     before = {name: value.clone() for name, value in module.state_dict().items()}
     for _ in range(5):                                  # epochs
         optimizer.zero_grad()
-        model(make_batch())[0].backward()
+        model(batch)[0].backward()
         assert moves or not any(p.grad.any() for p in module.parameters())
         optimizer.step()
     changed = [name for name, value in before.items()
