@@ -11,14 +11,20 @@ A KBiGRU is two GRUs that start at a key frame and read outwards, one to each en
     grid --mean over regions--> V^f        grid --mean over frames--> v^s        v^a: audio
 
     step 1:   V^f --KBiGRU from the middle frame--> h1 --[h1, v^a]--> o1
-              o1, V^f --refocusing module--> alpha --arg max--> key frame
+              o1, V^f --refocusing module--> alpha --arg max, or a draw--> key frame
     step 2:   V^f --KBiGRU from the key frame--> h2 --[h1, h2]--> o~2 --[o~2, v^a]--> o2
     decoder:  [o, h_t-1] attends to V^f and v^s --LSTM, c_0 = o, first input o--> h_t --> word;
               once with o = o1, once with o = o2
 
-The key frame is an arg max, so the cross-entropy cannot train its choice. The refocusing loss can:
-the reward R of a caption is its gain in log-probability from step 1 to step 2. If R has risen since
-the last epoch, the key frame becomes more probable; if R has fallen, it becomes less probable.
+The key frame is an arg max, so the cross-entropy cannot train its choice. The refocusing loss is
+there for this: the reward R of a caption is its gain in log-probability from step 1 to step 2. If R
+has risen since the last epoch, the key frame becomes more probable; if R has fallen, it becomes
+less probable. But an arg max never tries another frame, so the loss compares a key with itself. It
+learns nothing (`--key argmax`, as printed; docs/PAPERS.md has the proof). With `--key drawn`, stage
+joint draws two keys from alpha, and the rewards of the two are compared. Three constant keys show
+what a key is worth: the middle frame, a random frame, and the true one (`oracle`), for which the
+last feature of --features must be `key`.
+
 Training has four stages, and each one starts from the best model of the stage before:
 
     warm    step 1 alone                                                Eq. 17
@@ -30,7 +36,7 @@ Training has four stages, and each one starts from the best model of the stage b
 Paper -> code:  V^f frames | v^s space | v^a audio | a of Eq. 8 scores | alpha aux['focus'] |
                 i_key key, aux['key'] (one-hot, of the step that is decoded) | o_1, o_2 o |
                 alpha^T aux['frames'] | alpha^S aux['space'] | h_t, c_t state | W^emb embed |
-                R_e reward | R_e-1 previous
+                R_e reward | R_e-1, or R of the other key previous
 Letters:        N videos, B captions, F frames (the paper's K), L regions (the paper's N x M),
                 C channels, H hidden, A attention, E embedding (= H), T words, V vocabulary,
                 G size of the audio feature (0 without audio)
@@ -107,6 +113,7 @@ PRESETS = {
                    rate=2e-3, schedule='cosine', videos_per_batch=32, captions_per_video=5,
                    min_count=1, warm_epochs=5, joint_epochs=16, frozen_epochs=26, reward_epochs=1,
                    reward_rate=2e-4, patience=26),
+    # Stage warm lasts until step 1 can use a right key: the middle frame of every second clip.
     'puzzle-key': dict(features=('symbols', 'sound'), hidden=64, attn=64, normalise=False,
                        dropout=0.0, sampling=0.0, rate=5e-3, schedule='cosine', min_count=1,
                        videos_per_batch=64, max_len=3, warm_epochs=10, joint_epochs=20,
