@@ -50,6 +50,7 @@ TASKS = {
     'recognise': ('soft', 'avgpool', 'maxpool', 'softmax'),     # Table 2.1
 }
 VARIANTS = ('soft', 'avgpool', 'maxpool', 'softmax', 'first')
+TASK_FIELDS = {'describe': ('embed',), 'recognise': ('layers', 'block', 'block_stride', 'fps')}
 STORED_FPS = 30             # frames per second of the recognition datasets, Sec. 2.2.1
 
 
