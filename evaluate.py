@@ -10,7 +10,6 @@ import functools
 import json
 import math
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -279,6 +278,12 @@ def loss_per_word(run, model, corpus):
     return total / count
 
 
+def check_finite(what, value):
+    if not math.isfinite(value):
+        raise BadInput(f'the {what} of the model is {value}, so the training has failed: try a '
+                       'smaller --rate or --clip')
+
+
 def average_precision(scores, positive):
     """scores (N,), positive (N,) bool -> average precision: the mean, over the positives, of the
     precision among the entries that are ranked as high or higher"""
@@ -298,6 +303,7 @@ def recognise(run, model, corpus):
         true.append(batch['labels'].numpy() > 0)
     true = np.concatenate(true)                         # (N, classes)
     guessed = np.stack(list(found.values()))
+    check_finite('probabilities', guessed.sum())
     right = true[np.arange(len(true)), guessed.argmax(1)]       # any of a clip's labels is right
     precisions = [average_precision(guessed[:, c], true[:, c])
                   for c in range(true.shape[1]) if true[:, c].any()]
@@ -314,6 +320,7 @@ def evaluate(run, model, corpus, beam=1, quick=True):
     listed = {i: [caption] for i, caption in captions.items()}
     scores, each = score(corpus.captions, listed, quick)
     scores['loss'] = loss_per_word(run, model, corpus)
+    check_finite('loss', scores['loss'])
     if corpus.truth:
         scores['slots'] = shape_words.slot_accuracy(captions, corpus.truth)
     return scores, captions, each
@@ -369,10 +376,8 @@ def report(several, model, corpus, json_path=None):
     path = json_path or runs.output(run, name, ending)
     content = {'runs': [str(one.path) for one in several], 'split': corpus.split, 'beam': beam,
                'scores': scores, 'videos': rows}
-    try:
-        Path(path).write_text(json.dumps(content, indent=1))
-    except OSError as error:
-        raise BadInput(f'cannot write {path}: {error}') from None
+    with data.replacing(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=1))
     print(f'captions    {path}')
     if len(several) == 1:
         print(f'log         {runs.output(run, "log", ".jsonl").with_name("log.jsonl")}')

@@ -37,11 +37,13 @@ and may contain
                     the processes exchange them after every epoch
     VIEW            what pictures of this paper show (see tools/figures.py)
 """
+import contextlib
 import dataclasses
 import functools
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -58,12 +60,18 @@ import data
 import evaluate
 from data import BadInput
 from tools import flags, java, runs
+from tools.runs import Progress
 from tools.word2vec import fill_embedding
 
 OPTIMIZERS = {
     'adam': functools.partial(torch.optim.Adam, fused=True),    # fused: 8 times as fast on a CPU
     'adamw': torch.optim.AdamW,
     'rmsprop': torch.optim.RMSprop,
+}
+REMEMBERED = {                                          # what an optimizer keeps of each parameter
+    'adam': {'step', 'exp_avg', 'exp_avg_sq'},
+    'adamw': {'step', 'exp_avg', 'exp_avg_sq'},
+    'rmsprop': {'step', 'square_avg'},
 }
 
 
@@ -81,13 +89,33 @@ def say(text):
         print(text, flush=True)
 
 
+def log_line(entry):
+    """-> a line of the log; JSON has no NaN"""
+    return json.dumps({name: None if isinstance(value, float) and not math.isfinite(value)
+                       else value for name, value in entry.items()}) + '\n'
+
+
 def write_log(run, entry):
     path = run.path / 'log.jsonl'
     try:
         with open(path, 'a') as file:
-            file.write(json.dumps(entry) + '\n')
+            file.write(log_line(entry))
     except OSError as error:
         raise BadInput(f'cannot write {path}: {error}') from None
+
+
+def repair(run, entry):
+    """Repair what a killed process left: temporary files, a log whose last line is cut off, and a
+    log without the last epoch of the checkpoint. entry: what the log should say about it, or {}"""
+    for path in run.path.glob('*.pt.*.tmp'):
+        path.unlink()
+    path = run.path / 'log.jsonl'
+    text = path.read_bytes() if path.exists() else b''
+    whole = text[:text.rfind(b'\n') + 1]
+    if whole != text:
+        os.truncate(path, len(whole))
+    if entry and log_line(entry).encode() not in whole:
+        write_log(run, entry)
 
 
 def write_head(run, args):
@@ -106,18 +134,6 @@ def write_head(run, args):
 # --------------------------------------------------------------------------------------- training
 
 @dataclass
-class Progress:
-    """How far a stage has come. It is saved with every checkpoint."""
-    stage: str = ''
-    epoch: int = 0                                      # number of finished epochs
-    batch: int = 0                                      # finished batches of the next epoch
-    sums: dict = field(default_factory=dict)            # sums of what these batches logged
-    best: float = -math.inf                             # best validation score so far
-    best_epoch: int = 0
-    seconds: float = 0.0
-
-
-@dataclass
 class Stage:
     """What one stage trains, ready to start. Most papers have a single stage."""
     epochs: int
@@ -127,6 +143,7 @@ class Stage:
     optimizer: torch.optim.Optimizer
     batches: data.Batches
     options: dict                                       # reward_fn, for papers with rewards
+    pace: dict = field(default_factory=dict)            # times of steps, see slowed_down
 
 
 def make_stage(run, train, epochs, rate):
@@ -148,16 +165,12 @@ def make_stage(run, train, epochs, rate):
 
 
 def save(path, checkpoint):
-    """Write under a temporary name, then rename. So the file is never incomplete."""
-    temporary = path.with_suffix('.tmp')
     try:
-        torch.save(checkpoint, temporary)
-        os.replace(temporary, path)
-    except (OSError, RuntimeError) as error:
-        temporary.unlink(missing_ok=True)
+        with data.replacing(path) as temporary:
+            torch.save(checkpoint, temporary)
+    except BadInput as error:
         kept = f'the previous {path.name} is intact' if path.exists() else 'nothing was saved yet'
-        raise BadInput(f'cannot write {path}: {error}. Free some disk space or choose another '
-                       f'--out; {kept}') from None
+        raise BadInput(f'{error}. Free some disk space or choose another --out; {kept}') from None
 
 
 def snapshot(run, stage, progress):
@@ -171,8 +184,8 @@ def check_finite(what, value, logs, place):
     if not math.isfinite(value):
         terms = [f'{name} = {x}' for name, x in logs.items() if not math.isfinite(x)]
         raise BadInput(f'the {what} is {value} in {place} '
-                       f'({", ".join(terms) or "every term is finite"}). last.pt is the state '
-                       'before this epoch: try a smaller --rate or --clip')
+                       f'({", ".join(terms) or "every term is finite"}). Nothing of this epoch '
+                       'is saved: try a smaller --rate or --clip')
 
 
 def set_rate(stage, schedule, done):
@@ -214,6 +227,7 @@ def train_epoch(run, stage, progress, amp=False):
                disable=rank > 0, mininterval=0.5)
     stage.runner.train()
     for number, batch in enumerate(bar, progress.batch):
+        step_began = time.time()
         batch = data.to(batch, run.device)
         place = f'epoch {epoch + 1}, batch {number + 1}'
         set_rate(stage, run.training.schedule, (epoch + number / count) / stage.epochs)
@@ -232,6 +246,8 @@ def train_epoch(run, stage, progress, amp=False):
         bar.set_postfix(loss=f'{progress.sums["loss"] / (number + 1):.3f}')
         progress.batch = number + 1
         progress.seconds = time.time() - began
+        if run.device == 'cpu' and slowed_down(stage.pace, time.time() - step_began, tuple(logs)):
+            bar.write(SLOW)
         if number + 1 < count:
             stop_if_interrupted(run, stage, progress)
     means = {name: total / count for name, total in joined(progress.sums).items()}
@@ -239,6 +255,24 @@ def train_epoch(run, stage, progress, amp=False):
     progress.batch = 0
     progress.sums = {}
     return means
+
+
+SLOW = ('Steps take three times as long as before. Probably other programs use the same cores, and '
+        'threads wait for one another.\nCtrl-C saves this run; continue it with --resume '
+        '--threads 1')
+
+
+def slowed_down(pace, seconds, kind, window=10):
+    """Have steps become slow? True once for each kind. pace: {kind: [best, its last steps]}, which
+    is updated. kind: what the step logged, since steps with rewards are slower for a good reason"""
+    best, last = pace.setdefault(kind, [math.inf, []])
+    last[:] = [*last[1 - window:], seconds]
+    if len(last) < window or torch.get_num_threads() == 1:
+        return False
+    typical = sorted(last)[window // 2]                 # a single slow step does not count
+    slow = typical > 3 * best
+    pace[kind] = [0.0 if slow else min(best, typical), last]
+    return slow and best > 0
 
 
 def joined(sums):
@@ -272,17 +306,18 @@ def validate(run, stage, progress, val, means):
     if better:
         progress.best = value
         progress.best_epoch = progress.epoch
+    entry = {'epoch': progress.epoch, **means}
+    if progress.stage:
+        entry['stage'] = progress.stage
+    entry |= {f'val_{name}': value for name, value in scores.items()}
+    entry['seconds'] = round(progress.seconds, 1)
+    progress.entry = entry
     checkpoint = snapshot(run, stage, progress)
     if better and progress.stage:
         save(run.path / f'best-{progress.stage}.pt', checkpoint)
     if better:
         save(run.path / 'best.pt', checkpoint)
     save(run.path / 'last.pt', checkpoint)
-    entry = {'epoch': progress.epoch, **means}
-    if progress.stage:
-        entry['stage'] = progress.stage
-    entry |= {f'val_{name}': value for name, value in scores.items()}
-    entry['seconds'] = round(progress.seconds, 1)
     write_log(run, entry)
     shown = '  '.join(f'{name} {value:.3f}' for name, value in scores.items())
     say(f'epoch {progress.epoch:3d}  {progress.seconds:5.0f} s  training loss '
@@ -332,11 +367,28 @@ def start_stage(run, model, name, vectors):
         names = [one for one, _, _ in run.paper.stages(everything)]
         if name != names[0]:
             best = run.path / f'best-{names[names.index(name) - 1]}.pt'
-            model.start(runs.read_checkpoint(best)['state_dict'])
+            model.start(runs.load(best, run.dataset.root, run.device)[1].state_dict())
             return
     if vectors:
         found = fill_embedding(model.embed, vectors, run.vocabulary)
         say(f'word2vec: {found} of {len(run.vocabulary)} words found; the others start at random')
+
+
+def continue_stage(run, stage, checkpoint):
+    """Load the weights, the optimizer and the random numbers of last.pt -> Progress"""
+    runs.load_weights(stage.model, checkpoint, run.path)
+    parameters = stage.optimizer.param_groups[0]['params']
+    try:
+        for number, found in checkpoint['optimizer']['state'].items():
+            forms = dict.fromkeys(REMEMBERED[run.training.optimizer], parameters[number].detach())
+            runs.check_forms(found, forms | {'step': torch.tensor(0.0)})
+        stage.optimizer.load_state_dict({**stage.optimizer.state_dict(),
+                                         'state': checkpoint['optimizer']['state']})
+        torch.set_rng_state(checkpoint['rng'])
+        return Progress(**{one.name: checkpoint[one.name] for one in dataclasses.fields(Progress)})
+    except Exception as error:                          # a damaged value can raise any error
+        raise BadInput(f'{run.path}/last.pt is damaged, or was written with another --optimizer: '
+                       f'{str(error)[:300]}') from None
 
 
 def train_all(run, splits, args, checkpoint):
@@ -345,6 +397,7 @@ def train_all(run, splits, args, checkpoint):
     stages = run.stages()
     if checkpoint:
         names = [name for name, _, _ in stages]
+        data.choose('--stage: the run to resume is in stage', checkpoint['stage'], names)
         stages = stages[names.index(checkpoint['stage']):]
     for name, epochs, _ in stages[:-1]:
         if epochs < 1:
@@ -357,11 +410,7 @@ def train_all(run, splits, args, checkpoint):
             say(f'stage {name}: {epochs} epochs')
         stage = make_stage(run, train, epochs, rate)
         if checkpoint:
-            runs.load_weights(stage.model, checkpoint, run.path)
-            stage.optimizer.load_state_dict(checkpoint['optimizer'])
-            for one in dataclasses.fields(Progress):
-                setattr(progress, one.name, checkpoint[one.name])
-            torch.set_rng_state(checkpoint['rng'])
+            progress = continue_stage(run, stage, checkpoint)
             checkpoint = None
         else:
             start_stage(run, stage.model, name, args.word2vec)
@@ -379,6 +428,25 @@ def join_processes(args):
         args.device = f'cuda:{os.environ["LOCAL_RANK"]}'
         torch.cuda.set_device(args.device)
     dist.init_process_group('nccl' if args.device.startswith('cuda') else 'gloo')
+
+
+def train_run(run, splits, args, checkpoint):
+    """Train in the folder of the run, which no other process uses -> run and model, as train_all"""
+    rank, world = process()
+    if rank == 0:
+        repair(run, checkpoint['entry'] if checkpoint else {})
+        write_head(run, args)
+    INTERRUPTS.clear()
+    before = {}
+    if world == 1:                                      # while training, Ctrl-C saves first
+        before = {name: signal.signal(name, interrupt) for name in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        return train_all(run, splits, args, checkpoint)
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)
+        if rank == 0 and [path.name for path in run.path.iterdir()] == ['log.jsonl']:
+            shutil.rmtree(run.path)                     # a start that failed leaves no folder
 
 
 def main(argv):
@@ -399,16 +467,9 @@ def main(argv):
     if world > 1:
         dist.broadcast_object_list(folder)
     run.path = Path(folder[0])
-    if rank == 0:
-        write_head(run, args)
     say(runs.summary(run, train, val))
-    INTERRUPTS.clear()
-    before = {}
-    if world == 1:                                      # while training, Ctrl-C saves first
-        before = {name: signal.signal(name, interrupt) for name in (signal.SIGINT, signal.SIGTERM)}
-    run, model = train_all(run, (train, val), args, checkpoint)
-    for name, handler in before.items():
-        signal.signal(name, handler)
+    with data.locked(run.path) if rank == 0 else contextlib.nullcontext():
+        run, model = train_run(run, (train, val), args, checkpoint)
     if world > 1:
         dist.destroy_process_group()
     if rank == 0 and (run.path / 'best.pt').exists():

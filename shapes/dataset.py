@@ -13,12 +13,12 @@ Letters:  N clips
 import argparse
 import itertools
 import json
-import os
+import shutil
 from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.lib.format import open_memmap
+from numpy.lib.format import write_array_header_1_0
 from tqdm import tqdm
 
 import c3d
@@ -62,13 +62,37 @@ def c3d_features(ids):
 
 # ------------------------------------------------------- writing
 def read_json(path):
-    """-> {} if there is no such file"""
-    return json.loads(path.read_text()) if path.exists() else {}
+    """-> the dict in this file, {} if there is none"""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def write_json(path, value):
-    path.with_suffix('.tmp').write_text(json.dumps(value))
-    os.replace(path.with_suffix('.tmp'), path)
+    with data.replacing(path) as temporary:
+        temporary.write_text(json.dumps(value))
+
+
+def write_rows(path, values, first, count):
+    """Write the rows from number `first` on of a .npy file that will have `count` rows. A memory
+    map would be killed without a word if the disk became full."""
+    values = np.asarray(values, np.float16)
+    header = {'descr': '<f2', 'fortran_order': False, 'shape': (count, *values.shape[1:])}
+    with open(path, 'r+b' if first else 'wb') as file:
+        write_array_header_1_0(file, header)
+        file.seek(first * values[0].nbytes, 1)
+        file.write(values.tobytes())
+
+
+def check_space(folder, batch, count):
+    """Refuse to begin if the disk cannot hold `count` rows like the first one of this batch."""
+    needed = sum(2 * count * values[0].numel() for values in batch.values())
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise data.BadInput(f'{folder}: the features need {needed / 1e6:,.0f} MB, but only '
+                            f'{free / 1e6:,.0f} MB of the disk are free; choose another --root')
 
 
 def store(features, key, ids, compute, about):
@@ -87,11 +111,10 @@ def store(features, key, ids, compute, about):
     bar = tqdm(total=len(ids), initial=done, desc='features', unit=' clips')
     with bar, torch.no_grad():
         for batch in compute(ids[done:]):
+            if not done:
+                check_space(features, batch, len(ids))
             for name, values in batch.items():
-                array = open_memmap(features / f'{name}.npy', 'r+' if done else 'w+', np.float16,
-                                    (len(ids), *values.shape[1:]))
-                array[done:done + len(values)] = values
-                array.flush()
+                write_rows(features / f'{name}.npy', values, done, len(ids))
             done += len(values)
             write_json(progress, {'key': key, 'done': done})
             bar.update(len(values))
@@ -120,7 +143,7 @@ def own_notes(folder):
     """-> the content of annotations.json, or {} if the folder is absent or empty. Refuses a folder
     that prepare() did not make."""
     try:
-        if not folder.exists() or not any(folder.iterdir()):
+        if not folder.exists() or all(path.suffix == '.tmp' for path in folder.iterdir()):
             return {}
         notes = json.loads((folder / 'annotations.json').read_text())
         if isinstance(notes, dict) and {'seed', 'version', 'sizes'} <= notes.keys():
@@ -142,25 +165,45 @@ def prepare(root, limit=None, kinds=()):
     weights = networks.fingerprint(networks.WEIGHTS)
     key = {'seed': world.SEED, 'version': VERSION, 'weights': weights, 'sizes': sizes}
     folder = Path(root) / (f'shapes-{limit}' if limit else 'shapes')
-    features = folder / 'features'
-    if not key.items() <= own_notes(folder).items():
-        folder.mkdir(parents=True, exist_ok=True)
-        # Until annotations.json is replaced, at the end, it says that the dataset is not whole.
-        write_json(folder / 'annotations.json', dict.fromkeys(key))
-        for name, ending in itertools.product(C3D_FILES, ('npy', 'json', 'progress')):
-            (features / f'{name}.{ending}').unlink(missing_ok=True)
-        store(features, key, ids, clip_features, {
-            'clip': {'encoder': 'shapes.ClipCNN', 'weights': weights},
-            'audio': {'encoder': 'shapes.audio'}})
-        notes = {'classes': list(words.ACTIONS), 'categories': world.TEXTURES}
-        write_json(folder / 'annotations.json', key | notes | {'videos': annotate(ids)})
+    about = {}                                                          # what is made on demand
     if any(kind.startswith('c3d_') for kind in kinds):
-        weights = networks.fingerprint(networks.C3D_WEIGHTS)
-        about = {name: {'encoder': 'shapes.C3D', 'part': name[4:], 'weights': weights}
+        c3d_weights = networks.fingerprint(networks.C3D_WEIGHTS)
+        about = {name: {'encoder': 'shapes.C3D', 'part': name[4:], 'weights': c3d_weights}
                  for name in C3D_FILES}
-        if not about['c3d_fc7'].items() <= read_json(features / 'c3d_fc7.json').items():
-            store(features, key | about, ids, c3d_features, about)
+    if is_made(folder, key, about):
+        return folder
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with data.locked(folder, f'{folder}: another process is rendering it; waiting'):
+            if not is_made(folder, key):
+                render(folder, key, ids)
+            if not is_made(folder, key, about):
+                store(folder / 'features', key | about, ids, c3d_features, about)
+    except OSError as error:
+        raise data.BadInput(f'cannot write {folder}: {error}; choose another --root') from None
     return folder
+
+
+def is_made(folder, key, about=None):
+    """Are the clips there, and the features of C3D too if `about` describes them?"""
+    if not key.items() <= own_notes(folder).items():
+        return False
+    found = read_json(folder / 'features' / 'c3d_fc7.json')
+    return not about or about['c3d_fc7'].items() <= found.items()
+
+
+def render(folder, key, ids):
+    """Everything except the features of C3D"""
+    features = folder / 'features'
+    # Until annotations.json is replaced, at the end, it says that the dataset is not whole.
+    write_json(folder / 'annotations.json', dict.fromkeys(key))
+    for name, ending in itertools.product(C3D_FILES, ('npy', 'json', 'progress')):
+        (features / f'{name}.{ending}').unlink(missing_ok=True)
+    store(features, key, ids, clip_features, {
+        'clip': {'encoder': 'shapes.ClipCNN', 'weights': key['weights']},
+        'audio': {'encoder': 'shapes.audio'}})
+    notes = {'classes': list(words.ACTIONS), 'categories': world.TEXTURES}
+    write_json(folder / 'annotations.json', key | notes | {'videos': annotate(ids)})
 
 
 # ------------------------------------------------------- reading

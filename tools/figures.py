@@ -22,7 +22,6 @@ from matplotlib.patches import Rectangle
 
 import data
 import decode
-from data import BadInput
 from shapes import world
 
 WIDTH = 1600                        # pixels of a slide
@@ -266,10 +265,8 @@ def draw(blocks, path):
 
 
 def save_figure(figure, path):
-    try:
-        figure.savefig(path, dpi=DPI)
-    except OSError as error:
-        raise BadInput(f'cannot write {path}: {error}') from None
+    with data.replacing(path) as temporary:
+        figure.savefig(temporary, dpi=DPI, format='png')
     return Path(path)
 
 

@@ -81,6 +81,8 @@ def make_parser(paper, dataset, task):
         'or text (default: random vectors)', metavar='FILE')
     device = 'cuda' if torch.cuda.is_available() else 'cpu'
     add(group, 'device', f'cpu or cuda (default: {device})', default=device, metavar='NAME')
+    add(group, 'threads', 'threads that compute; 1 if other programs are busy (default: one per '
+        'core)', type=int, metavar='INT')
     add(group, 'amp', 'compute in bfloat16, which needs a GPU (default: no)', action='store_true')
     model = parser.add_argument_group(f'the model (class Config in {paper.name}.py)')
     training = parser.add_argument_group('the training')
@@ -199,6 +201,7 @@ def parse(argv):
         if value is not None:
             raise BadInput(f'{flag(name)} {value}: {why}')
     data.check_device(args.device)
+    data.set_threads(args.threads)
     if args.amp and args.device.startswith('cpu'):
         raise BadInput('--amp needs a GPU: on a CPU bfloat16 is many times slower')
     run = resumed_run(args, checkpoint) if checkpoint else new_run(args, paper, dataset, task)

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image                                       # matplotlib needs it, too
 from tqdm import tqdm
 
-from data import BadInput
+import data
 from shapes import words
 from tools import figures
 
@@ -124,8 +124,6 @@ def write_page(path, several, corpus, frames_of=figures.frames_of):
                'metric': main, 'runs': runs, 'videos': videos}
     text = json.dumps(content).replace('<', '\\u003c')      # no caption can end the script element
     page = Path(__file__).with_name('page.html').read_text('utf-8')
-    try:
-        Path(path).write_text(page.replace('>DATA<', f'>{text}<'), 'utf-8')
-    except OSError as error:
-        raise BadInput(f'cannot write {path}: {error}') from None
+    with data.replacing(path) as temporary:
+        temporary.write_text(page.replace('>DATA<', f'>{text}<'), 'utf-8')
     return Path(path)

@@ -6,6 +6,7 @@ The docstring of train.py explains what a paper's file must and may offer.
 import argparse
 import dataclasses
 import importlib
+import math
 import os
 import shlex
 import sys
@@ -117,6 +118,19 @@ class Training:
 
 
 @dataclass
+class Progress:
+    """How far a stage of the training has come. It is saved with every checkpoint."""
+    stage: str = ''
+    epoch: int = 0                                      # number of finished epochs
+    batch: int = 0                                      # finished batches of the next epoch
+    sums: dict = dataclasses.field(default_factory=dict)     # sums of what these batches logged
+    best: float = -math.inf                             # best validation score so far
+    best_epoch: int = 0
+    seconds: float = 0.0
+    entry: dict = dataclasses.field(default_factory=dict)    # the log's line about the last epoch
+
+
+@dataclass
 class Run:
     paper: Paper
     cfg: object                     # the paper's Config
@@ -194,19 +208,89 @@ def read_checkpoint(path):
     except Exception as error:          # torch raises many kinds of errors for foreign files
         raise BadInput(f'{path}: not a checkpoint of train.py, or cut off: '
                        f'{str(error)[:200]}') from None
-    if not isinstance(checkpoint, dict) or checkpoint.get('format') != FORMAT:
+    if not isinstance(checkpoint, dict) or 'format' not in checkpoint:
+        raise BadInput(f'{path}: train.py did not write this file; a run is a folder that it '
+                       'made, such as runs/stats-shapes')
+    if checkpoint['format'] != FORMAT:
         raise BadInput(f'{path}: not a checkpoint of this version of train.py; train it again')
-    return checkpoint
+    return {'entry': {}} | checkpoint                   # older ones have no entry
+
+
+def fits(value, form):
+    """form: a type, or object for any; (form, other form, ...); [form of each item];
+    {str: form of each value}; or a tensor, for one of the same shape and type"""
+    if isinstance(form, torch.Tensor):
+        return isinstance(value, torch.Tensor) and value.layout == torch.strided and (
+            value.shape == form.shape and value.dtype == form.dtype)
+    if isinstance(form, tuple):
+        return any(fits(value, one) for one in form)
+    if isinstance(form, list):
+        return type(value) in (list, tuple) and all(fits(item, form[0]) for item in value)
+    if isinstance(form, dict):
+        return isinstance(value, dict) and all(
+            type(name) is str and fits(item, form[str]) for name, item in value.items())
+    return type(value) is form or form is object
+
+
+def check_forms(values, forms):
+    """Refuse values that are missing, unknown or of another form. forms: {name: form}"""
+    if not isinstance(values, dict):
+        raise BadInput(f'found a {type(values).__name__} instead of a dict')
+    for name in [*forms, *values]:
+        if name not in forms or name not in values or not fits(values[name], forms[name]):
+            raise BadInput(f'{str(name)[:60]!r} is missing, unknown, or of another type or size')
+
+
+def forms_of(kind):
+    """A dataclass -> {field: type of its default}"""
+    forms = {one.name: type(one.default) for one in dataclasses.fields(kind)}
+    return {name: {float: (float, int), type(None): object}.get(form, form)
+            for name, form in forms.items()}
+
+
+def check_checkpoint(checkpoint, paper):
+    """Refuse what train.py cannot have written, so that a damaged file is found before it is used.
+    The weights come later: see check_weights."""
+    dataset = {**forms_of(datasets.Dataset), 'limit': (int, type(None))}
+    del dataset['root']
+    settings = forms_of(Training) | forms_of(paper.Config)
+    check_forms(checkpoint['given'], {name: settings[name] for name in checkpoint['given']})
+    check_forms(checkpoint['config'], forms_of(paper.Config))
+    check_forms(checkpoint['training'], forms_of(Training))
+    check_forms(checkpoint['dataset'], dataset)
+    check_forms(checkpoint['sizes'], {**forms_of(data.Sizes), 'feats': {str: [int]}})
+    number = (float, int)
+    forms = {**forms_of(Progress), 'sums': {str: number}, 'entry': {str: (*number, str)},
+             'encoders': {str: dict}, 'given': dict, 'seed': int, 'metric': str,
+             'vocab': ([str], type(None))}
+    check_forms({name: checkpoint[name] for name in forms}, forms)
+    counts = [checkpoint[name] for name in ('epoch', 'batch', 'best_epoch', 'seed')]
+    if min(counts) < 0 or math.isnan(checkpoint['best']) or (
+            checkpoint['batch'] and 'loss' not in checkpoint['sums']):
+        raise BadInput('the progress of the training is not possible')
+    data.choose('--dataset', checkpoint['dataset']['name'], datasets.NAMES)
+    data.choose('--split-scheme', checkpoint['dataset']['scheme'], datasets.SCHEMES)
+    if not fits(checkpoint['config']['features'], [str]) or (
+            set(checkpoint['config']['features']) != set(checkpoint['sizes']['feats'])):
+        raise BadInput('the names of the features differ from those of their sizes')
+    words = checkpoint['vocab'] or []
+    if len(set(words)) != checkpoint['sizes']['vocab'] or len(set(words)) != len(words):
+        raise BadInput(f'a vocabulary of {len(words)} words, but the sizes say '
+                       f'{checkpoint["sizes"]["vocab"]}')
 
 
 def restore(checkpoint, path, root, device='cpu'):
-    """checkpoint: dict that train.py saved -> Run"""
-    paper = Paper(checkpoint['model'])
+    """checkpoint: dict that train.py saved -> Run. Its weights are known to fit the model, and no
+    memory was taken for the model yet."""
+    from tools import flags                             # which imports this file
     try:
-        return Run(
+        paper = Paper(checkpoint['model'])
+        check_checkpoint(checkpoint, paper)
+        cfg, training = flags.settings(paper, checkpoint['config'] | checkpoint['training'])
+        run = Run(
             paper=paper,
-            cfg=paper.Config(**checkpoint['config']),
-            training=Training(**checkpoint['training']),
+            cfg=cfg,
+            training=training,
             dataset=datasets.Dataset(root=root, **checkpoint['dataset']),
             sizes=data.Sizes(**checkpoint['sizes']),
             vocabulary=checkpoint['vocab'] and data.Vocabulary(checkpoint['vocab']),
@@ -216,16 +300,33 @@ def restore(checkpoint, path, root, device='cpu'):
             seed=checkpoint['seed'],
             metric=checkpoint['metric'],
             device=device)
-    except (KeyError, TypeError) as error:
-        raise BadInput(f'{path} does not fit {paper.name}.py as it is now: {error}') from None
+        try:
+            with torch.device('meta'):                  # sizes without memory
+                model = dataclasses.replace(run, device='meta').build()
+        except RuntimeError:                            # a paper that computes when it is built
+            model = run.build()
+        check_weights(model, checkpoint['state_dict'])
+    except Exception as error:                          # a damaged value can raise any error
+        raise BadInput(f'{path} is damaged, or does not fit {str(checkpoint.get("model"))[:30]}.py '
+                       f'as it is now: {str(error)[:300]}') from None
+    return run
+
+
+def check_weights(model, weights):
+    """Refuse weights of other names, sizes or types, and weights that are not numbers."""
+    check_forms(weights, model.state_dict())
+    for name, _ in model.named_parameters():
+        if not weights[name].isfinite().all():
+            raise BadInput(f'the weights {name!r} contain NaN or infinite numbers')
 
 
 def load_weights(model, checkpoint, path):
     try:
-        model.load_state_dict(checkpoint['state_dict'])
-    except RuntimeError as error:
+        check_weights(model, checkpoint['state_dict'])
+    except BadInput as error:
         raise BadInput(f'{path} does not fit {checkpoint["model"]}.py as it is now: '
-                       f'{str(error)[:300]}') from None
+                       f'{error}') from None
+    model.load_state_dict(checkpoint['state_dict'])
 
 
 def load(path, root='data', device='cpu'):
@@ -233,7 +334,7 @@ def load(path, root='data', device='cpu'):
     checkpoint = read_checkpoint(path)
     run = restore(checkpoint, path, root, device)
     model = run.build()
-    load_weights(model, checkpoint, path)
+    model.load_state_dict(checkpoint['state_dict'])
     return run, model.eval()
 
 
@@ -253,6 +354,9 @@ def open_split(run, split=None):
         if list(shape) != list(run.sizes.feats[name]):
             raise BadInput(f'{corpus.features[name].path}: features of {shape} per frame, but the '
                            f'run was trained on {run.sizes.feats[name]}')
+    if run.recognises and len(corpus.classes) != run.sizes.classes:
+        raise BadInput(f'{corpus.name} has {len(corpus.classes)} classes, but the run was trained '
+                       f'on {run.sizes.classes}')
     return corpus
 
 
@@ -334,11 +438,14 @@ def add_flags(parser, count='+', captions=True):
     add('--root', default='data', help='folder of the dataset (default: data)')
     add('--device', default='cuda' if torch.cuda.is_available() else 'cpu',
         help='cpu or cuda (default: %(default)s)')
+    add('--threads', type=int, metavar='N', help='threads that compute (default: one per core); '
+        'use 1 if other programs are busy')
 
 
 def load_all(args):
     """-> [(run, model)], all of the same dataset, with the beam and step that the flags give"""
     data.check_device(args.device)
+    data.set_threads(args.threads)
     if args.beam is not None and not 1 <= args.beam <= 100:
         raise BadInput(f'--beam {args.beam}: the beam width must be from 1 to 100')
     loaded = [load(path, args.root, args.device) for path in args.runs]
