@@ -5,10 +5,10 @@
     evaluate(run, model, corpus)  scores of a model on one split
     report(runs, model, corpus)   the same, printed and written to the run's folder
 """
-import argparse
 import functools
 import json
 import math
+import os
 from collections import Counter
 
 import numpy as np
@@ -348,11 +348,16 @@ def rows_of_captions(corpus, captions, each):
 
 
 def rows_of_classes(corpus, probabilities):
-    """-> {id: its entry in captions.json}"""
+    """Print the first five clips with label and answer -> {id: its entry in captions.json}"""
     rows = {}
+    print('clip: label | answer, its probability')
     for i, p in probabilities.items():
         labels = [corpus.classes[c] for c in corpus.labels[i]]
-        rows[i] = {'class': corpus.classes[p.argmax()], 'labels': labels}
+        answer = corpus.classes[p.argmax()]
+        rows[i] = {'class': answer, 'labels': labels, 'probability': round(float(p.max()), 4)}
+        if len(rows) <= 5:
+            print(f'{i}: {", ".join(labels)} | {answer}, {p.max():.2f}')
+    print()
     return rows
 
 
@@ -402,14 +407,18 @@ def parse(argv):
     for flag in [word.split('=')[0] for word in argv]:
         if flag in MOVED:
             raise BadInput(f'{flag} is a command of its own now: {MOVED[flag]}')
-    parser = argparse.ArgumentParser(
+    parser = runs.Parser(
         description='Score a run or an ensemble of runs, write all captions, and draw one.')
     runs.add_flags(parser)
     parser.add_argument('--json', metavar='FILE',
                         help='where to write captions and scores (default: RUN/captions.json)')
     parser.add_argument('--video', action='append', metavar='FILE',
                         help='describe and draw your own video instead; may be repeated')
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if args.json is not None and (os.path.isdir(args.json)
+                                  or not os.path.isdir(os.path.dirname(args.json) or '.')):
+        raise BadInput(f'--json {args.json}: name a file, in a folder that is there')
+    return args
 
 
 def main(argv):
