@@ -11,6 +11,7 @@ import math
 import os
 from collections import Counter
 
+import shapes  # noqa: F401, before torch: Ctrl-C while importing is one line
 import numpy as np
 import torch
 from tqdm import tqdm

@@ -54,6 +54,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import shapes  # noqa: F401, before torch: Ctrl-C while importing is one line
 import torch
 import torch.distributed as dist
 from tqdm import tqdm

@@ -243,7 +243,7 @@ def main(args=None):
     try:
         folder = prepare(args.root, args.limit)
     except data.BadInput as error:
-        parser.exit(1, f'error: {error}\n')
+        parser.exit(2, f'error: {error}\n')
     train, val, test = [read(folder, split) for split in SIZES]
     constant, accuracy = words.blind_baseline(train, test)
     clips = len(train.ids) + len(val.ids) + len(test.ids)
