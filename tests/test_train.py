@@ -340,6 +340,7 @@ def test_an_ensemble_of_two_runs_is_scored(finished, root, tmp_path, capsys):
     assert 'val split, 4 videos, beam 2' in capsys.readouterr().out
     for more, message in ((['--split', 'test'], 'msvd has no test split'),
                           (['--beam', '0'], '--beam 0: the beam width must be from 1'),
+                          (['--json', str(tmp_path)], '--json .*: name a file'),
                           (['--step', '1'], '--step 1: .* is not a run of vre')):
         with pytest.raises(BadInput, match=message):
             evaluate.main([both[0], *common, *more])
@@ -365,13 +366,44 @@ def test_every_model_trains_on_the_embedded_world(world, tmp_path, no_report, mo
     assert np.isfinite(last['val_accuracy' if 'c3d' in more else 'val_slots'])
 
 
-def test_a_recogniser_is_trained_and_scored(world, tmp_path):
+def test_a_recogniser_is_trained_and_scored(world, tmp_path, capsys):
     train.main(small_world(world, tmp_path / 'run', '--model', 'sta', '--task', 'recognise',
                            '--epochs', '1'))
     saved = json.loads((tmp_path / 'run' / 'captions.json').read_text())
     assert len(saved['videos']) == 8 and set(saved['scores']) == {'accuracy', 'mAP'}
     for row in saved['videos'].values():
         assert row['class'] in shape_words.ACTIONS and row['labels']
+        assert 0 < row['probability'] <= 1
+    assert len(re.findall(r'^test\d+: .+ \| .+, \d\.\d\d$', capsys.readouterr().out, re.M)) == 5
+
+
+# ------------------------------------------------------------------------- what the user is told
+
+def test_columns_are_explained_once_and_terms_are_shown(root, tmp_path, no_report, capsys):
+    train.main(flags('stats', root, tmp_path / 'run'))
+    printed = capsys.readouterr().out
+    assert printed.count('columns: epoch; seconds so far; training loss per caption') == 1
+    assert len(re.findall(r'epoch +\d .* training loss \d+\.\d+ \(nll .*rank ', printed)) == 3
+
+
+def test_ctrl_c_while_scoring_says_how_to_score(root, tmp_path, monkeypatch, capsys):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(evaluate, 'report', stop)
+    assert train.main(flags('sta', root, tmp_path / 'run', '--epochs', '1')) == 130
+    told = f'python evaluate.py {tmp_path / "run"} --root {root}'
+    assert told in capsys.readouterr().err
+
+
+def test_a_closed_pipe_saves_the_run_and_ends_quietly(root, tmp_path):
+    command = [sys.executable, str(ROOT / 'train.py'), *flags('sta', root, tmp_path / 'run')]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert running.stdout.readline().startswith('sta on msvd')
+    running.stdout.close()
+    errors = running.stderr.read()
+    assert running.wait(60) == 130 and 'Traceback' not in errors and 'Error' not in errors
+    assert (tmp_path / 'run' / 'last.pt').exists()
 
 
 # --------------------------------------------------------------------------------- a sixth paper
