@@ -67,7 +67,7 @@ def layers_of(variant):
 @dataclass
 class Config:
     variant: str = 'soft'               # a row of the paper's tables
-    features: tuple = ()                # maps from low to high, then fc7 (default: by variant)
+    features: tuple = ()                # maps from low to high, then fc7 (by variant)
     # UNSPECIFIED: which ResNet the variant resnet reads; we chose the one with 152 layers.
     frame_features: str = 'resnet152'   # features of the variant resnet
     hidden: int = 512                   # H, units of the LSTM, appendix

@@ -361,11 +361,13 @@ def to(batch, device):
 def check_device(name):
     """Refuse a --device that cannot be used here, before any work is done."""
     try:
-        kind = torch.device(name).type
+        device = torch.device(name)
     except RuntimeError:
-        raise BadInput(f'--device {name}: torch knows no such device; try cpu or cuda') from None
-    if kind == 'cuda' and not torch.cuda.is_available():
-        raise BadInput(f'--device {name}: torch finds no GPU here; use --device cpu')
+        device = torch.device('meta')
+    if device.type not in ('cpu', 'cuda'):
+        raise BadInput(f'--device {name}: choose cpu, cuda or cuda:N')
+    if device.type == 'cuda' and (device.index or 0) >= torch.cuda.device_count():
+        raise BadInput(f'--device {name}: torch finds no such GPU here; use --device cpu')
 
 
 def set_threads(count):

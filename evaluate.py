@@ -6,15 +6,16 @@
     full_scores(run, model, corpus)   the same with beam search and METEOR; computed only once
     report(runs, model, corpus)   the same, printed and written to the run's folder
 """
-import argparse
 import dataclasses
 import functools
 import hashlib
 import json
 import math
+import os
 from collections import Counter
 from pathlib import Path
 
+import shapes  # noqa: F401, before torch: Ctrl-C while importing is one line
 import numpy as np
 import torch
 from tqdm import tqdm
@@ -388,8 +389,9 @@ def write_scores(path, several, corpus, found, key=None):
     rows = {}
     for i, one in said.items():
         if several[0].recognises:
-            labels = [corpus.classes[c] for c in corpus.labels[i]]
-            rows[i] = {'class': corpus.classes[one.argmax()], 'labels': labels}
+            rows[i] = {'labels': [corpus.classes[c] for c in corpus.labels[i]],
+                       'class': corpus.classes[one.argmax()],
+                       'probability': round(float(one.max()), 4)}
         else:
             rows[i] = {'caption': one, 'references': corpus.captions[i], 'scores': each[i]}
     content = {'runs': [str(run.path) for run in several], 'split': corpus.split,
@@ -405,6 +407,15 @@ def print_captions(corpus, captions):
         for reference in corpus.captions[i][:3]:
             print(f'{"":{len(i)}}  | {reference}')
         print()
+
+
+def print_classes(corpus, probabilities):
+    """The first five clips"""
+    print('clip: label | answer, its probability')
+    for i, p in list(probabilities.items())[:5]:
+        labels = ', '.join(corpus.classes[c] for c in corpus.labels[i])
+        print(f'{i}: {labels} | {corpus.classes[p.argmax()]}, {p.max():.2f}')
+    print()
 
 
 def report(several, model, corpus, json_path=None):
@@ -424,7 +435,9 @@ def report(several, model, corpus, json_path=None):
     how = '' if run.recognises else f', beam {run.training.beam}'
     print(f'\n{names}: {run.dataset.name}, {corpus.split} split, {len(said)} videos{how}')
     print(table(scores) + '\n')
-    if not run.recognises:
+    if run.recognises:
+        print_classes(corpus, said)
+    else:
         print_captions(corpus, said)
     print(f'captions    {path}')
     if len(several) == 1:
@@ -450,14 +463,18 @@ def parse(argv):
     for flag in [word.split('=')[0] for word in argv]:
         if flag in MOVED:
             raise BadInput(f'{flag} is a command of its own now: {MOVED[flag]}')
-    parser = argparse.ArgumentParser(
+    parser = runs.Parser(
         description='Score a run or an ensemble of runs, write all captions, and draw one.')
     runs.add_flags(parser)
     parser.add_argument('--json', metavar='FILE',
                         help='where to write captions and scores (default: RUN/captions.json)')
     parser.add_argument('--video', action='append', metavar='FILE',
                         help='describe and draw your own video instead; may be repeated')
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if args.json is not None and (os.path.isdir(args.json)
+                                  or not os.path.isdir(os.path.dirname(args.json) or '.')):
+        raise BadInput(f'--json {args.json}: name a file, in a folder that is there')
+    return args
 
 
 def main(argv):

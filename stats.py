@@ -114,7 +114,7 @@ def sampling_rate(epoch, eta):
     if eta == 0:
         return 0.0
     # UNSPECIFIED: whether scheduled sampling counts epochs from 0 or 1; we chose 0.
-    return 1 - eta / (eta + exp(epoch / eta))
+    return 1 - eta / (eta + exp(min(epoch / eta, 700)))     # exp(710) is too large for a float
 
 
 def rank_loss(w, x, margin, mask):

@@ -10,6 +10,8 @@ use. Each run has a folder:
     attention.png   one caption, and what the model looked at while generating it
 
 To use several processes or machines: torchrun --nproc-per-node 2 train.py ...
+torchrun warns that it sets OMP_NUM_THREADS to 1, one thread per process, which is right. After an
+error of train.py it adds a report of its own, "ChildFailedError": read the line above that.
 
 A paper is one file at the top level: `--model plain` trains plain.py. The file must contain
 
@@ -29,7 +31,8 @@ A paper is one file at the top level: `--model plain` trains plain.py. The file 
 and may contain
 
     PRESETS         {dataset, or dataset/task: {field: value}}: other defaults for that dataset
-    VARIANTS        the choices of --variant
+    VARIANTS        the choices of --variant; in the same way POOLS are those of a field `pool`
+    TASK_FIELDS     {task: fields of Config that only this task reads}, if there are two tasks
     stages(cfg)     [(name, epochs, rate)], if training has several stages. Config then has a field
                     `stage`, and the model a method start(state_dict), which receives the best
                     weights of the previous stage
@@ -51,9 +54,9 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import shapes  # noqa: F401, before torch: Ctrl-C while importing is one line
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
 import data
@@ -86,7 +89,11 @@ def process():
 
 def say(text):
     if process()[0] == 0:
-        print(text, flush=True)
+        try:
+            print(text, flush=True)
+        except BrokenPipeError:                         # nobody reads on, as after `| head -1`:
+            sys.stdout = open(os.devnull, 'w')          # save and stop, as after Ctrl-C
+            INTERRUPTS.append(signal.SIGPIPE)
 
 
 def write_log(run, entry):
@@ -133,7 +140,6 @@ class Stage:
     epochs: int
     rate: float
     model: torch.nn.Module
-    runner: torch.nn.Module                             # the model, wrapped under torchrun
     optimizer: torch.optim.Optimizer
     batches: data.Batches
     options: dict                                       # reward_fn, for papers with rewards
@@ -147,15 +153,11 @@ def make_stage(run, train, epochs, rate):
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = OPTIMIZERS[run.training.optimizer](parameters, lr=rate,
                                                    weight_decay=run.training.weight_decay)
-    runner = model
-    if process()[1] > 1:
-        runner = DistributedDataParallel(model, find_unused_parameters=True,
-                                         broadcast_buffers=False)
     options = {}
     if run.training.reward and not run.recognises:
         options['reward_fn'] = evaluate.make_reward(run.training.reward, train.captions,
                                                     run.vocabulary)
-    return Stage(epochs, rate, model, runner, optimizer, evaluate.batches(run, train), options)
+    return Stage(epochs, rate, model, optimizer, evaluate.batches(run, train), options)
 
 
 def save(path, checkpoint):
@@ -191,14 +193,17 @@ def interrupt(number, _):
     INTERRUPTS.append(number)
 
 
+def root_flag(run):
+    return '' if run.dataset.root == 'data' else f' --root {run.dataset.root}'
+
+
 def stop_if_interrupted(run, stage, progress):
     """After Ctrl-C: save, say how to continue, stop."""
     if not INTERRUPTS:
         return
     save(run.path / 'last.pt', snapshot(run, stage, progress))
-    root = '' if run.dataset.root == 'data' else f' --root {run.dataset.root}'
     say(f'\nstopped in epoch {progress.epoch + 1}; to continue: '
-        f'python train.py --resume --out {run.path}{root}')
+        f'python train.py --resume --out {run.path}{root_flag(run)}')
     sys.exit(130)
 
 
@@ -211,19 +216,21 @@ def train_epoch(run, stage, progress, amp=False):
     bar = tqdm(stage.batches.epoch(epoch, run.seed, progress.batch, rank, world), total=count,
                initial=progress.batch, desc=f'epoch {epoch + 1}/{stage.epochs}', leave=False,
                disable=rank > 0, mininterval=0.5)
-    stage.runner.train()
+    stage.model.train()
     for number, batch in enumerate(bar, progress.batch):
         step_began = time.time()
         batch = data.to(batch, run.device)
         place = f'epoch {epoch + 1}, batch {number + 1}'
         set_rate(stage, run.training.schedule, (epoch + number / count) / stage.epochs)
         with torch.autocast(run.device.split(':')[0], torch.bfloat16, enabled=amp):
-            loss, logs = stage.runner(batch, epoch=epoch, **stage.options)
+            loss, logs = stage.model(batch, epoch=epoch, **stage.options)
         evaluate.check_finite({'loss': loss.item(), **logs}, place)
         stage.optimizer.zero_grad()
-        # DDP averages the gradients of the processes. The factor makes this average the gradient
-        # of the mean over the joined batch.
-        (loss * batch['share'] * world).backward()
+        # The gradients of the processes are added up. The share of each process makes their sum the
+        # gradient of the mean over the joined batch.
+        (loss * batch['share']).backward()
+        if world > 1:
+            sum_gradients(list(stage.model.parameters()))
         norm = torch.nn.utils.clip_grad_norm_(stage.model.parameters(), run.training.clip)
         evaluate.check_finite({'norm of the gradient': norm.item()}, place)
         stage.optimizer.step()
@@ -259,6 +266,18 @@ def slowed_down(pace, seconds, kind, window=10):
     slow = typical > 3 * best
     pace[kind] = [0.0 if slow else min(best, typical), last]
     return slow and best > 0
+
+
+def sum_gradients(parameters):
+    """Under torchrun: give every process the sum of all gradients. A parameter that no process has
+    used keeps None, so that the optimizer leaves it alone."""
+    used = torch.tensor([float(p.grad is not None) for p in parameters])
+    dist.all_reduce(used)
+    for parameter, count in zip(parameters, used.tolist()):
+        if count:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            dist.all_reduce(parameter.grad)
 
 
 def joined(sums):
@@ -309,8 +328,19 @@ def validate(run, stage, progress, val, means):
     save(run.path / 'last.pt', checkpoint)
     write_log(run, entry)
     shown = '  '.join(f'{name} {value:.3f}' for name, value in scores.items())
+    terms = ', '.join(f'{name} {value:.3f}' for name, value in means.items() if name != 'loss')
     say(f'epoch {progress.epoch:3d}  {progress.seconds:5.0f} s  training loss '
-        f'{means["loss"]:.3f}  validation: {shown}{"  *" if better else ""}')
+        f'{means["loss"]:.3f} ({terms})  validation: {shown}{"  *" if better else ""}')
+
+
+def columns(run):
+    """One line that says what the lines about epochs contain"""
+    if run.recognises:
+        return ('columns: epoch; seconds so far; training loss per video (its terms); scores on '
+                f'the validation videos; * best {run.metric} so far')
+    slots = ', slots (share of facts that are right)' if run.dataset.name == 'shapes' else ''
+    return ('columns: epoch; seconds so far; training loss per caption (its terms); scores on the '
+            f'validation videos, with loss per word{slots}; * best {run.metric} so far')
 
 
 def patience_is_over(run, progress):
@@ -416,7 +446,7 @@ def join_processes(args):
     if args.device.startswith('cuda'):
         args.device = f'cuda:{os.environ["LOCAL_RANK"]}'
         torch.cuda.set_device(args.device)
-    dist.init_process_group('nccl' if args.device.startswith('cuda') else 'gloo')
+    dist.init_process_group('cpu:gloo,cuda:nccl' if args.device.startswith('cuda') else 'gloo')
 
 
 def train_run(run, splits, args, checkpoint):
@@ -425,7 +455,7 @@ def train_run(run, splits, args, checkpoint):
     if rank == 0:
         repair(run, checkpoint['entry'] if checkpoint else {})
         write_head(run, args)
-    INTERRUPTS.clear()
+    say(columns(run))
     before = {}
     if world == 1:                                      # while training, Ctrl-C saves first
         before = {name: signal.signal(name, interrupt) for name in (signal.SIGINT, signal.SIGTERM)}
@@ -439,6 +469,7 @@ def train_run(run, splits, args, checkpoint):
 
 
 def main(argv):
+    INTERRUPTS.clear()
     args, run, checkpoint = flags.parse(argv)
     java.check_java()                                   # now, not after the first epoch
     join_processes(args)
@@ -462,8 +493,13 @@ def main(argv):
     if world > 1:
         dist.destroy_process_group()
     if rank == 0 and (run.path / 'best.pt').exists():
-        runs.load_weights(model, runs.read_checkpoint(run.path), run.path)
-        evaluate.report([run], model.eval(), runs.open_split(run))
+        try:
+            runs.load_weights(model, runs.read_checkpoint(run.path), run.path)
+            evaluate.report([run], model.eval(), runs.open_split(run))
+        except KeyboardInterrupt:
+            print(f'\nstopped; the run is whole, and its scores are made by: '
+                  f'python evaluate.py {run.path}{root_flag(run)}', file=sys.stderr)
+            return 130
 
 
 if __name__ == '__main__':

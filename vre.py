@@ -103,6 +103,9 @@ class Config:
         data.choose('--stage', self.stage, ('all', *STAGES))
         data.choose('--step', self.step, (1, 2))
         data.choose('--key', self.key, KEYS)
+        if not self.reward and self.reward_epochs and self.stage in ('all', 'reward'):
+            raise data.BadInput('--reward is empty, but stage reward needs a metric, such as '
+                                'cider; to leave this stage out, use --reward-epochs 0')
 
 
 PRESETS = {

@@ -29,6 +29,10 @@ from shapes import networks, words, world
 VERSION = 3                             # changes whenever the clips or the captions change
 SIZES = {'train': 3000, 'val': 300, 'test': 500}
 C3D_FILES = [f'c3d_{part}' for part in (*c3d.MAPS, 'fc7')]
+FEATURES = {                            # name: shape per frame
+    'clip': [7, 7, 64], 'audio': [128], 'video': [world.SIDE, world.SIDE, 3],
+    'c3d_pool2': [28, 28, 16], 'c3d_pool3': [14, 14, 32], 'c3d_pool4': [7, 7, 64],
+    'c3d_pool5': [4, 4, 64], 'c3d_fc7': [512]}
 
 
 # ------------------------------------------------------- features
@@ -261,7 +265,7 @@ def main(args=None):
     try:
         folder = prepare(args.root, args.limit)
     except data.BadInput as error:
-        parser.exit(1, f'error: {error}\n')
+        parser.exit(2, f'error: {error}\n')
     train, val, test = [read(folder, split) for split in SIZES]
     constant, accuracy = words.blind_baseline(train, test)
     clips = len(train.ids) + len(val.ids) + len(test.ids)

@@ -299,6 +299,7 @@ READERS = {'msvd': read_msvd, 'msrvtt': read_msrvtt, 'mvad': read_mvad, 'folder'
            'ucf11': read_ucf11, 'hmdb51': read_hmdb51, 'hollywood2': read_hollywood2,
            'shapes': shapes.read}
 NAMES = [*sorted(READERS), *puzzles.NAMES]
+LABELS_ONLY = ('ucf11', 'hmdb51', 'hollywood2')         # no captions
 
 # Numbers of training, validation and test videos in the papers, after our own hold_back().
 EXPECTED = {'msvd': (1200, 100, 670), 'msrvtt': (6513, 497, 2990),

@@ -14,6 +14,7 @@ import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import matplotlib
 import numpy as np
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -24,6 +25,7 @@ import data
 import decode
 from shapes import world
 
+matplotlib.rcParams['text.parse_math'] = False      # a name may contain $, which is not a formula
 WIDTH = 1600                        # pixels of a slide
 HEIGHT = 900
 DPI = 110                           # pixels per inch

@@ -93,7 +93,7 @@ def remade(page):
 
 def main(argv):
     parser = argparse.ArgumentParser(prog='python -m tools.papers',
-                                     description=__doc__.split(':')[0])
+                                     description='Make docs/PAPERS.md again.')
     parser.add_argument('--check', action='store_true',
                         help='write nothing; exit with 1 if the page is out of date')
     args = parser.parse_args(argv)

@@ -3,9 +3,12 @@
 train.py makes a Run and saves it with every checkpoint; evaluate.py and the other tools load it.
 The docstring of train.py explains what a paper's file must and may offer.
 """
+import argparse
 import dataclasses
 import importlib
 import math
+import os
+import shlex
 import sys
 import zipfile
 from dataclasses import dataclass
@@ -51,12 +54,19 @@ class Paper:
         self.Recogniser = getattr(module, 'Recogniser', None)
         self.Config = getattr(module, 'Config', None)
         self.PRESETS = getattr(module, 'PRESETS', {})
-        self.VARIANTS = getattr(module, 'VARIANTS', ())
+        self.TASK_FIELDS = getattr(module, 'TASK_FIELDS', {})
         self.SHARED_BUFFERS = getattr(module, 'SHARED_BUFFERS', ())
         self.VIEW = {'attention': view_attention, 'bars': {}, 'legend': '', 'parts': 1,
                      **getattr(module, 'VIEW', {})}
         self.stages = getattr(module, 'stages', None)
         self.check()
+        self.tasks = [task for task, part in (('describe', self.Captioner),
+                                              ('recognise', self.Recogniser)) if part]
+        self.choices = {}                               # VARIANTS are the choices of `variant`
+        for name, field in self.fields().items():
+            found = getattr(module, f'{name.upper()}S', None)
+            if isinstance(field.default, str) and found:
+                self.choices[name] = tuple(found)
 
     def check(self):
         """Refuse a file that lacks a required part, before any work is done."""
@@ -137,8 +147,12 @@ class Run:
     device: str = 'cpu'
 
     @property
+    def task(self):
+        return self.training.task if self.paper.Captioner else 'recognise'
+
+    @property
     def recognises(self):
-        return self.training.task == 'recognise' or self.paper.Captioner is None
+        return self.task == 'recognise'
 
     @property
     def title(self):
@@ -163,9 +177,13 @@ class Run:
     def build(self):
         """-> a new model"""
         kind = self.paper.Recogniser if self.recognises else self.paper.Captioner
-        if kind is None:
-            raise BadInput(f'--task {self.training.task}: {self.paper.name}.py has no Recogniser')
-        return kind(self.cfg, self.sizes).to(self.device)
+        try:
+            return kind(self.cfg, self.sizes).to(self.device)
+        except (RuntimeError, MemoryError) as error:
+            if no_memory(error):
+                raise BadInput(f'this {self.paper.name} does not fit into the memory: choose '
+                               'smaller sizes (--help lists them)') from None
+            raise
 
     def checkpoint(self):
         """-> the part of a checkpoint that describes the run: plain values, and no paths"""
@@ -410,6 +428,13 @@ def output(run, name, ending):
     return path.parent / f'{name}{suffix}{ending}'
 
 
+class Parser(argparse.ArgumentParser):
+    """A mistake in the flags is one line, like every other mistake of the user."""
+
+    def error(self, message):
+        raise BadInput(f'{message} (--help lists the flags)')
+
+
 def add_flags(parser, count='+', captions=True):
     """The flags of all commands that run trained models. count: how many runs, as in argparse"""
     add = parser.add_argument
@@ -433,8 +458,8 @@ def load_all(args):
     """-> [(run, model)], all of the same dataset, with the beam and step that the flags give"""
     data.check_device(args.device)
     data.set_threads(args.threads)
-    if args.beam is not None and args.beam < 1:
-        raise BadInput(f'--beam {args.beam}: the beam width must be at least 1')
+    if args.beam is not None and not 1 <= args.beam <= 100:
+        raise BadInput(f'--beam {args.beam}: the beam width must be from 1 to 100')
     loaded = [load(path, args.root, args.device) for path in args.runs]
     first = loaded[0][0]
     for run, model in loaded:
@@ -450,13 +475,33 @@ def load_all(args):
     return loaded
 
 
+def no_memory(error):
+    return isinstance(error, MemoryError) or 'memory' in str(error) or 'overflow' in str(error)
+
+
 def user_main(main):
     """Run a command. A mistake of the user, or Ctrl-C, prints one line instead of a traceback."""
+    for stream in (sys.stdout, sys.stderr):             # a terminal may lack letters such as é
+        stream.reconfigure(errors='backslashreplace')
+    # Under torchrun all processes make the same mistake, and the first on each machine reports it.
+    # If the others ended with an error as well, torchrun would list each of them.
+    first = os.environ.get('LOCAL_RANK', '0') == '0'
     try:
         sys.exit(main(sys.argv[1:]))
     except BadInput as error:
-        print(f'error: {error}', file=sys.stderr)
-        sys.exit(2)
+        if first or torch.distributed.is_initialized():
+            print('error:', *str(error).split(), file=sys.stderr)       # as one line
+            sys.exit(2)
+    except BrokenPipeError:                             # nobody reads on, as after `| head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
     except KeyboardInterrupt:
-        print('stopped', file=sys.stderr)
+        if first:
+            again = shlex.join(sys.orig_argv[1:])
+            print(f'\nstopped; to start again: python {again}', file=sys.stderr)
         sys.exit(130)
+    except (RuntimeError, MemoryError) as error:
+        if not no_memory(error):
+            raise
+        print(f'error: not enough memory: try smaller batches or sizes\n({error})', file=sys.stderr)
+        sys.exit(2)

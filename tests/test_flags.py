@@ -1,0 +1,196 @@
+"""The flags of train.py: what is refused at once in one sentence, and what --help says.
+
+`flags.parse` renders, loads and trains nothing, so a thousand tries take seconds."""
+import random
+import re
+
+import pytest
+import torch
+
+from data import BadInput
+from shapes import dataset as shapes
+from tools import flags, runs
+
+PAPERS = ('astar', 'c3d', 'sta', 'stats', 'vre')
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """An empty folder to work in, which must stay empty"""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv('COLUMNS', '300')
+    yield tmp_path
+    assert not [path for path in tmp_path.iterdir() if path.name != 'file']
+
+
+@pytest.mark.parametrize('line, message', [
+    ('--model foo', '--model foo: there is no foo.py .*there are astar, c3d'),
+    ('--dataset foo', '--dataset foo: choose one of folder, hmdb51'),
+    ('--root', 'argument --root: expected one argument'),
+    ('--no-such-flag', 'unrecognized arguments: --no-such-flag'),
+    ('--amp', '--amp needs a GPU'),
+    ('--device meta', '--device meta: choose cpu, cuda'),
+    ('--device nonsense', '--device nonsense: choose cpu, cuda'),
+    ('--device cuda:99', '--device cuda:99: torch finds no such GPU'),
+    ('--limit 0', '--limit 0: must be a whole number from 1'),
+    ('--seed -1', '--seed -1: must be a whole number from 0'),
+    ('--metric BLEU', '--metric BLEU: choose one of CIDEr, Bleu_1'),
+    ('--metric slots --dataset msvd', '--metric slots: choose one of CIDEr'),
+    ('--word2vec nowhere.bin', '--word2vec nowhere.bin: there is no such file'),
+    ('--out file/run', '--out file/run: .*/file is a file'),
+    ('--out=', '--out is empty'),
+    ('--task foo', '--task foo: choose one of describe, recognise'),
+    ('--task recognise', 'stats.py has no Recogniser; it can describe'),
+    ('--model c3d --task describe', 'c3d.py has no Captioner; it can recognise'),
+    ('--dataset ucf11', '--dataset ucf11 has action labels but no captions'),
+    ('--model sta --task recognise --dataset msvd', '--dataset msvd has no action labels'),
+    ('--split-scheme vre', '--split-scheme vre: only msrvtt has several'),
+    ('--dataset msrvtt --split-scheme foo', '--split-scheme foo: choose one of official'),
+    ('--fold 2', '--fold 2: only hmdb51 has several folds'),
+    ('--model sta --dataset hmdb51 --fold 4', '--fold 4: choose one of 1, 2, 3'),
+    ('--features clip clip', '--features clip clip: a name occurs twice'),
+    ('--features ../x', "--features '../x': a name has letters"),
+    ('--features foo', '--features foo: shapes has clip, audio'),
+    ('--model c3d --features clip', '--features clip: C3D reads frames'),
+    ('--model astar --variant soft --features clip', 'the variant soft reads pool2'),
+    ('--pool foo', '--pool foo: choose one of mean, lstm'),
+    ('--variant foo', '--variant foo: choose one of st, ts, stats'),
+    ('--model sta --variant maxpool', '--variant maxpool: choose one of soft, avgpool, first'),
+    ('--model sta --task recognize --variant first', '--variant first: choose one of soft'),
+    ('--optimizer sgd', '--optimizer sgd: choose one of adam, adamw, rmsprop'),
+    ('--schedule linear', '--schedule linear: choose one of constant, cosine'),
+    ('--reward beauty', '--reward beauty: choose one of cider'),
+    ('--hidden 0', '--hidden 0: must be a whole number from 1'),
+    ('--model c3d --width 99999', 'c3d has .* GB of weights'),
+    ('--hidden 1.5', "argument --hidden: invalid int value: '1.5'"),
+    ('--videos-per-batch 0', '--videos-per-batch 0: must be'),
+    ('--beam 0', '--beam 0: must be a whole number from 1 to 100'),
+    ('--max-len 0', '--max-len 0: must be'),
+    ('--rate nan', '--rate nan: must be a number from 0'),
+    ('--rate inf', '--rate inf: must be a number from 0'),
+    ('--eta nan', '--eta nan: must be a number from 0'),
+    ('--clip 0', '--clip 0.0: must be greater than 0'),
+    ('--dropout 1', '--dropout 1.0: must be less than 1'),
+    ('--model vre --sampling 2', '--sampling 2.0: must be less than 1'),
+    ('--model vre --stage foo', '--stage foo: choose one of all, warm'),
+    ('--model vre --reward=', '--reward is empty, but stage reward needs a metric'),
+    ('--model vre --epochs=1', '--epochs 1: vre trains in stages; use --warm-epochs, --joint'),
+    ('--model sta --reward cider', '--reward cider: sta.py does not use it'),
+    ('--model c3d --beam 5', '--beam 5: c3d generates no captions here'),
+    ('--model sta --task recognise --embed 5', '--embed 5: only --task describe uses it'),
+    ('--model sta --layers 2', '--layers 2: only --task recognise uses it'),
+    ('--resume', 'nothing to resume: there is no runs/'),
+    ('--resume --out file', 'nothing to resume: there is no file/last.pt')])
+def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(folder, line, message):
+    (folder / 'file').write_text('')
+    with pytest.raises(BadInput, match=message) as error:
+        flags.parse(line.split())
+    assert '\n' not in str(error.value)
+
+
+@pytest.mark.parametrize('line, task', [
+    ('--model sta --task recognize', 'recognise'), ('--model sta', 'describe'),
+    ('--model sta --dataset ucf11', 'recognise'), ('--model c3d', 'recognise'),
+    ('--model c3d --task recognise', 'recognise'), ('--task describe', 'describe')])
+def test_both_spellings_of_a_task_and_what_a_paper_or_dataset_decides(line, task):
+    _, run, _ = flags.parse(line.split())
+    assert run.task == run.training.task == task
+    assert getattr(run.cfg, 'task', task) == task
+
+
+def help_page(capsys, *more):
+    with pytest.raises(SystemExit) as error:
+        flags.parse([*more, '--help'])
+    assert not error.value.code
+    return ' '.join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize('paper', PAPERS)
+def test_help_gives_the_default_of_every_flag(capsys, paper):
+    page = help_page(capsys, '--model', paper)
+    assert page.index(' the run: ') < page.index(' the model ') < page.index(' the training: ')
+    entries = re.split(r' (?=--[a-z])', page[page.index('--model NAME the paper'):])
+    entries = [entry for entry in entries if not re.match(r'--[a-z0-9-]+,$', entry)]
+    assert len(entries) > 20
+    for entry in entries:
+        assert 'default: ' in entry, entry
+
+
+def test_help_is_that_of_the_paper_the_dataset_and_the_task(capsys):
+    page = help_page(capsys)
+    assert 'E, size of a word embedding, Sec. 4.1 (default: 64 for shapes, 256 in stats.py)' in page
+    assert 'mean, lstm, mean+lstm, temporal, mean+temporal, ranked, mean+ranked; how ST' in page
+    assert '--layers' not in page and '--split-scheme' not in page and '--task' not in page
+    page = help_page(capsys, '--dataset', 'msrvtt')
+    assert 'E, size of a word embedding, Sec. 4.1 (default: 256)' in page
+    assert '--split-scheme' in page
+    page = help_page(capsys, '--model', 'c3d')
+    assert '--beam' not in page and '--word2vec' not in page and '--reward' not in page
+    page = help_page(capsys, '--model', 'sta')
+    assert '--layers' not in page and '--beam' in page and '--task' in page
+    page = help_page(capsys, '--model', 'sta', '--task', 'recognize')
+    assert '--layers' in page and '--beam' not in page and '(default: 128 for shapes' in page
+    page = help_page(capsys, '--model', 'vre')
+    assert ' --epochs' not in page and '--warm-epochs' in page and '--reward-after' not in page
+
+
+# ------------------------------------------------------------------------------------- the fuzzer
+
+HOSTILE = ('0', '-1', '1', '2', '0.5', 'nan', 'inf', '-inf', '1e300', '1e-300', '10' * 20, '',
+           ' ', 'foo', '\u03bb', '../..', '/', '--', '--hidden', '\n', '$\\frac$', 'x' * 5000,
+           'None', 'True', '[]', '1_000', '0x10', 'clip', 'cider+', '+', 'meta')
+
+
+def all_flags(paper, task):
+    parser = flags.make_parser(runs.Paper(paper), 'shapes', task)
+    return sorted(option for option in parser._option_string_actions if option.startswith('--'))
+
+
+def tries(seed, count):
+    """-> command lines with one hostile value, or with two. Every flag occurs."""
+    draw = random.Random(seed)
+    for i in range(count):
+        paper = PAPERS[i % len(PAPERS)]
+        task = draw.choice(runs.Paper(paper).tasks)
+        known = all_flags(paper, task)
+        words = ['--model', paper, '--task', task]
+        for name in [known[i // len(PAPERS) % len(known)], *draw.choices(known, k=i % 7 == 0)]:
+            words += draw.choice(([name, draw.choice(HOSTILE)], [f'{name}={draw.choice(HOSTILE)}'],
+                                  [name]))
+        yield words
+
+
+def fuzz(count, seed=0):
+    """-> numbers of tries that were refused in one sentence, accepted, ended otherwise"""
+    refused = accepted = 0
+    failures = []
+    for words in tries(seed, count):
+        try:
+            _, run, _ = flags.parse(words)
+            values = flags.values_of(run.cfg, run.training)
+            assert all(0 <= v < 1e7 for v in values.values() if isinstance(v, (int, float)))
+            accepted += 1
+        except BadInput:
+            refused += 1
+        except SystemExit as error:                     # --help
+            assert not error.code and '--help' in str(words), words
+            accepted += 1
+        except Exception as error:
+            failures.append((words, repr(error)))
+    return refused, accepted, failures
+
+
+def test_no_value_of_any_flag_ends_in_a_traceback(capsys):
+    refused, accepted, failures = fuzz(300)
+    assert not failures
+    assert refused > 150 and accepted > 20
+
+
+def test_the_known_sizes_of_the_features_are_those_that_are_rendered(tmp_path_factory):
+    root = tmp_path_factory.mktemp('world')
+    run = flags.parse(['--root', str(root), '--limit', '1', '--features', *[
+        name for name in shapes.FEATURES if name != 'video']])[1]
+    corpus = run.dataset.split('val', shapes.FEATURES)
+    for name, shape in shapes.FEATURES.items():
+        assert list(corpus.features[name].check(corpus.ids)[0]) == shape
+    assert torch.is_tensor(torch.from_numpy(corpus.features['clip'][corpus.ids[0]]))
