@@ -31,8 +31,9 @@ SIZES = {'train': 3000, 'val': 300, 'test': 500}
 C3D_FILES = [f'c3d_{part}' for part in (*c3d.MAPS, 'fc7')]
 FEATURES = {                            # name: shape per frame
     'clip': [7, 7, 64], 'audio': [128], 'video': [world.SIDE, world.SIDE, 3],
-    'c3d_pool2': [28, 28, 16], 'c3d_pool3': [14, 14, 32], 'c3d_pool4': [7, 7, 64],
-    'c3d_pool5': [4, 4, 64], 'c3d_fc7': [512]}
+    'c3d_pool2': [28, 28, 2 * networks.WIDTH], 'c3d_pool3': [14, 14, 4 * networks.WIDTH],
+    'c3d_pool4': [7, 7, 8 * networks.WIDTH], 'c3d_pool5': [4, 4, 8 * networks.WIDTH],
+    'c3d_fc7': [64 * networks.WIDTH]}
 
 
 # ------------------------------------------------------- features

@@ -44,7 +44,7 @@ def folder(tmp_path, monkeypatch):
     ('--model c3d --task describe', 'c3d.py has no Captioner; it can recognise'),
     ('--dataset ucf11', '--dataset ucf11 has action labels but no captions'),
     ('--model sta --task recognise --dataset msvd', '--dataset msvd has no action labels'),
-    ('--split-scheme vre', '--split-scheme vre: only msrvtt has several'),
+    ('--split-scheme vre', '--split-scheme vre: shapes has only its official'),
     ('--dataset msrvtt --split-scheme foo', '--split-scheme foo: choose one of official'),
     ('--fold 2', '--fold 2: only hmdb51 has several folds'),
     ('--model sta --dataset hmdb51 --fold 4', '--fold 4: choose one of 1, 2, 3'),
@@ -78,7 +78,7 @@ def folder(tmp_path, monkeypatch):
     ('--model sta --reward cider', '--reward cider: sta.py does not use it'),
     ('--model c3d --beam 5', '--beam 5: c3d generates no captions here'),
     ('--model sta --task recognise --embed 5', '--embed 5: only --task describe uses it'),
-    ('--model sta --layers 2', '--layers 2: only --task recognise uses it'),
+    ('--model sta --block 2', '--block 2: only --task recognise uses it'),
     ('--resume', 'nothing to resume: there is no runs/'),
     ('--resume --out file', 'nothing to resume: there is no file/last.pt')])
 def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(folder, line, message):
@@ -127,9 +127,9 @@ def test_help_is_that_of_the_paper_the_dataset_and_the_task(capsys):
     page = help_page(capsys, '--model', 'c3d')
     assert '--beam' not in page and '--word2vec' not in page and '--reward' not in page
     page = help_page(capsys, '--model', 'sta')
-    assert '--layers' not in page and '--beam' in page and '--task' in page
+    assert '--block' not in page and '--beam' in page and '--task' in page
     page = help_page(capsys, '--model', 'sta', '--task', 'recognize')
-    assert '--layers' in page and '--beam' not in page and '(default: 128 for shapes' in page
+    assert '--block' in page and '--beam' not in page and '(default: 128 for shapes' in page
     page = help_page(capsys, '--model', 'vre')
     assert ' --epochs' not in page and '--warm-epochs' in page and '--reward-after' not in page
 

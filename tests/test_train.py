@@ -288,7 +288,7 @@ def test_a_resumed_run_repairs_its_log_and_needs_the_same_optimizer(finished, ro
         train.main(again)
         assert epochs(out) == epochs(finished['sta']) and len(log(out)) == 5
         assert not list(out.glob('*.tmp'))
-    with pytest.raises(BadInput, match='last.pt is damaged, or was written with another --optim'):
+    with pytest.raises(BadInput, match='--optimizer rmsprop: the run began with adam'):
         train.main([*again, '--optimizer', 'rmsprop', '--epochs', '4'])
 
 

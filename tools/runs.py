@@ -226,10 +226,12 @@ def read_checkpoint(path):
 
 def fits(value, form):
     """form: a type, or object for any; (form, other form, ...); [form of each item];
-    {str: form of each value}; or a tensor, for one of the same shape and type"""
+    {str: form of each value}; or a tensor, for one of the same shape that holds numbers of the
+    same kind: weights that come with the project are in half precision"""
     if isinstance(form, torch.Tensor):
         return isinstance(value, torch.Tensor) and value.layout == torch.strided and (
-            value.shape == form.shape and value.dtype == form.dtype)
+            value.shape == form.shape and not value.is_complex()
+            and value.is_floating_point() == form.is_floating_point())
     if isinstance(form, tuple):
         return any(fits(value, one) for one in form)
     if isinstance(form, list):
@@ -268,7 +270,8 @@ def check_checkpoint(checkpoint, paper):
     check_forms(checkpoint['dataset'], dataset)
     check_forms(checkpoint['sizes'], {**forms_of(data.Sizes), 'feats': {str: [int]}})
     number = (float, int)
-    forms = {**forms_of(Progress), 'sums': {str: number}, 'entry': {str: (*number, str)},
+    entry = {str: (*number, str, {str: {str: number}})}
+    forms = {**forms_of(Progress), 'sums': {str: number}, 'entry': entry,
              'encoders': {str: dict}, 'given': dict, 'seed': int, 'metric': str,
              'vocab': ([str], type(None))}
     check_forms({name: checkpoint[name] for name in forms}, forms)
