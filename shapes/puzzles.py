@@ -46,6 +46,7 @@ def distinct(rng, count, size, number):
 # --------------------------------------------------------------------------------- STA: place
 
 SIDE = 5                                # a grid of 5 x 5 places
+MARK = 3                                # strength of the mark; with 1 some runs never find it
 
 
 def place(rng, count, split):
@@ -54,7 +55,7 @@ def place(rng, count, split):
     whose first glimpse depends on that mean alone has no second one to find the mark."""
     symbol = rng.integers(len(SYMBOLS), size=(count, SIDE * SIDE))      # (N, L)
     marked = rng.integers(SIDE * SIDE, size=count)
-    mark = one_hot(marked, SIDE * SIDE)[..., None]                      # (N, L, 1)
+    mark = MARK * one_hot(marked, SIDE * SIDE)[..., None]               # (N, L, 1)
     x = np.concatenate([one_hot(symbol, len(SYMBOLS)), mark], 2)        # (N, L, D)
     x = x.reshape(count, 1, SIDE, SIDE, -1).repeat(4, axis=1)           # four frames, all alike
     nouns = [SYMBOLS[number] for number in symbol[np.arange(count), marked]]
