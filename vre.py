@@ -106,6 +106,12 @@ class Config:
         if not self.reward and self.reward_epochs and self.stage in ('all', 'reward'):
             raise data.BadInput('--reward is empty, but stage reward needs a metric, such as '
                                 'cider; to leave this stage out, use --reward-epochs 0')
+        if self.key == 'oracle' and (len(self.features) < 2 or self.features[-1] != 'key'):
+            raise data.BadInput(f'--key oracle --features {" ".join(self.features)}: the last '
+                                'feature must be `key`, the true key frames')
+        if self.key in CONSTANT_KEYS and self.stage in ('warm', 'joint'):
+            raise data.BadInput(f'--stage {self.stage}: --key {self.key} has no refocusing module '
+                                'to train, so it begins with stage frozen')
 
 
 PRESETS = {
@@ -337,13 +343,7 @@ class Captioner(nn.Module):
     def __init__(self, cfg, sizes):
         super().__init__()
         self.cfg = cfg
-        names = cfg.features
-        self.told = None
-        if cfg.key == 'oracle':
-            *names, self.told = names
-            if not names or sizes.feats[self.told] != [1]:
-                raise data.BadInput(f'--key oracle --features {" ".join(cfg.features)}: the last '
-                                    'feature must be `key`, the true key frames')
+        names = cfg.features[:-1] if cfg.key == 'oracle' else cfg.features
         self.seen = names[0]
         self.heard = None
         if len(names) > 1 and cfg.variant in ('kbigru+vs+va', 'vre'):
@@ -422,7 +422,7 @@ class Captioner(nn.Module):
         if scores is not None:
             return scores.argmax(1)                                     # Eq. 10, 11  (N,)
         if self.cfg.key == 'oracle':
-            return batch['feats'][self.told][:, :, 0].argmax(1)
+            return batch['feats']['key'][:, :, 0].argmax(1)
         length = batch['mask'][self.seen].sum(1)
         if self.cfg.key == 'middle':
             return length // 2
@@ -532,8 +532,7 @@ class Captioner(nn.Module):
         else:
             # DEVIATION: paper compares the reward with that of the last epoch, here, with --key
             # drawn, with that of another key which is drawn in the same step, because between two
-            # epochs the captioner changes too, and most of R_e - R_e-1 is this change. On
-            # puzzle-key, the module then finds no keys.
+            # epochs the captioner changes too, and most of R_e - R_e-1 is this change.
             previous = reward.flip(0)
         # UNSPECIFIED: whether the refocusing loss also trains the layers that compute o1; we chose
         # yes, so no gradient is stopped.

@@ -39,6 +39,16 @@ def test_a_clip_is_the_same_every_time_and_differs_from_others():
     assert videos.check([IDS[7]]) == ([112, 112, 3], 16) and one.shape == (16, 112, 112, 3)
 
 
+def test_the_true_key_is_the_middle_of_the_action():
+    keys = dataset.Keys()
+    shape, frames = keys.check(IDS)
+    for id in IDS:
+        first, last = world.truth(world.scene(id))['window']
+        assert keys[id].shape == (frames, *shape) and keys[id].sum() == 1
+        key = int(keys[id].argmax())
+        assert abs((key - first) - (last - key)) <= 1   # as many frames before it as after it
+
+
 @pytest.mark.parametrize('id', IDS[::8])
 def test_boxes_hold_exactly_the_pixels_that_differ_from_the_background(id):
     scene = world.scene(id)

@@ -366,6 +366,8 @@ def test_constant_keys_need_no_module_and_are_the_same_in_every_batch():
     assert model.choose_key(None, many).tolist() != found['random']
     with pytest.raises(data.BadInput, match='--key oracle --features clip audio: the last feature'):
         make('frozen', key='oracle')
+    with pytest.raises(data.BadInput, match='--stage joint: --key middle has no refocusing module'):
+        make(key='middle')
 
 
 def test_the_reward_of_the_last_epoch_is_kept_per_caption_and_in_training_alone():
