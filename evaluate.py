@@ -285,10 +285,12 @@ def loss_per_word(run, model, corpus):
     return total / count
 
 
-def check_finite(what, value):
-    if not math.isfinite(value):
-        raise BadInput(f'the {what} of the model is {value}, so the training has failed: try a '
-                       'smaller --rate or --clip')
+def check_finite(values, place):
+    """Refuse numbers that are not finite. values: {name: number}"""
+    wrong = [f'{name} = {value}' for name, value in values.items() if not math.isfinite(value)]
+    if wrong:
+        raise BadInput(f'{", ".join(wrong)} in {place}, so nothing was saved: try a smaller --rate '
+                       'or --clip')
 
 
 def average_precision(scores, positive):
@@ -310,7 +312,7 @@ def recognise(run, model, corpus):
         true.append(batch['labels'].numpy() > 0)
     true = np.concatenate(true)                         # (N, classes)
     guessed = np.stack(list(found.values()))
-    check_finite('probabilities', guessed.sum())
+    check_finite({'probabilities': guessed.sum()}, f'the {corpus.split} split')
     right = true[np.arange(len(true)), guessed.argmax(1)]       # any of a clip's labels is right
     precisions = [average_precision(guessed[:, c], true[:, c])
                   for c in range(true.shape[1]) if true[:, c].any()]
@@ -327,7 +329,7 @@ def evaluate(run, model, corpus, beam=1, quick=True):
     listed = {i: [caption] for i, caption in captions.items()}
     scores, each = score(corpus.captions, listed, quick)
     scores['loss'] = loss_per_word(run, model, corpus)
-    check_finite('loss', scores['loss'])
+    check_finite(scores, f'the {corpus.split} split')
     if corpus.truth:
         scores['slots'] = shape_words.slot_accuracy(captions, corpus.truth)
     if corpus.answers:

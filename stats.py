@@ -44,7 +44,7 @@ POOLS = ('mean', 'lstm', 'mean+lstm', 'temporal', 'mean+temporal',
 
 @dataclass
 class Config:
-    features: tuple = ('i3d_rgb',)  # kinds of features, Sec. 4.1; their frame rates may differ
+    features: tuple = ('i3d',)      # kinds of features, Sec. 4.1; their frame rates may differ
     variant: str = 'stats'          # the attention, a row of table 1: ST, TS, or both (stats)
     pool: str = 'mean+ranked'       # how ST pools over time: a row of table 2 (ts does not use it)
     category: bool = False          # learn to tell the category of a video too, table 4 (+C)
@@ -103,8 +103,8 @@ PRESETS = {
     'puzzle': dict(features=('symbols',), visual=32, embed=32, attn=32, hidden=64, normalise=False,
                    dropout=0.0, eta=0.0, optimizer='adamw', rate=3e-3, schedule='cosine', epochs=20,
                    max_len=4, beam=1, reward='', patience=20),
-    'msvd': dict(features=('i3d_rgb',), min_count=3, captions_per_video=5),
-    'msrvtt': dict(features=('i3d_rgb',), min_count=3, captions_per_video=5),
+    'msvd': dict(features=('i3d',), min_count=3, captions_per_video=5),
+    'msrvtt': dict(features=('i3d',), min_count=3, captions_per_video=5),
 }
 
 

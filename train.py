@@ -89,17 +89,11 @@ def say(text):
         print(text, flush=True)
 
 
-def log_line(entry):
-    """-> a line of the log; JSON has no NaN"""
-    return json.dumps({name: None if isinstance(value, float) and not math.isfinite(value)
-                       else value for name, value in entry.items()}) + '\n'
-
-
 def write_log(run, entry):
     path = run.path / 'log.jsonl'
     try:
         with open(path, 'a') as file:
-            file.write(log_line(entry))
+            file.write(json.dumps(entry) + '\n')
     except OSError as error:
         raise BadInput(f'cannot write {path}: {error}') from None
 
@@ -114,7 +108,7 @@ def repair(run, entry):
     whole = text[:text.rfind(b'\n') + 1]
     if whole != text:
         os.truncate(path, len(whole))
-    if entry and log_line(entry).encode() not in whole:
+    if entry and json.dumps(entry).encode() not in whole:
         write_log(run, entry)
 
 
@@ -180,14 +174,6 @@ def snapshot(run, stage, progress):
             'rng': torch.get_rng_state()}
 
 
-def check_finite(what, value, logs, place):
-    if not math.isfinite(value):
-        terms = [f'{name} = {x}' for name, x in logs.items() if not math.isfinite(x)]
-        raise BadInput(f'the {what} is {value} in {place} '
-                       f'({", ".join(terms) or "every term is finite"}). Nothing of this epoch '
-                       'is saved: try a smaller --rate or --clip')
-
-
 def set_rate(stage, schedule, done):
     """Set the learning rate. done: the part of the stage that is over, from 0 to 1"""
     factor = 0.5 * (1 + math.cos(math.pi * done)) if schedule == 'cosine' else 1.0
@@ -233,13 +219,13 @@ def train_epoch(run, stage, progress, amp=False):
         set_rate(stage, run.training.schedule, (epoch + number / count) / stage.epochs)
         with torch.autocast(run.device.split(':')[0], torch.bfloat16, enabled=amp):
             loss, logs = stage.runner(batch, epoch=epoch, **stage.options)
-        check_finite('loss', loss.item(), logs, place)
+        evaluate.check_finite({'loss': loss.item(), **logs}, place)
         stage.optimizer.zero_grad()
         # DDP averages the gradients of the processes. The factor makes this average the gradient
         # of the mean over the joined batch.
         (loss * batch['share'] * world).backward()
         norm = torch.nn.utils.clip_grad_norm_(stage.model.parameters(), run.training.clip)
-        check_finite('gradient', norm.item(), logs, place)
+        evaluate.check_finite({'norm of the gradient': norm.item()}, place)
         stage.optimizer.step()
         for name, value in {'loss': loss.item(), **logs}.items():
             progress.sums[name] = progress.sums.get(name, 0.0) + value * batch['share']
@@ -312,7 +298,7 @@ def validate(run, stage, progress, val, means):
     entry |= {f'val_{name}': value for name, value in scores.items()}
     entry |= grounding.numbers_by_role(run, stage.model, val)
     entry['seconds'] = round(progress.seconds, 1)
-    progress.entry = entry
+    progress.entry = entry                              # in case we are killed before write_log
     checkpoint = snapshot(run, stage, progress)
     if better and progress.stage:
         save(run.path / f'best-{progress.stage}.pt', checkpoint)

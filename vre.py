@@ -11,14 +11,20 @@ A KBiGRU is two GRUs that start at a key frame and read outwards, one to each en
     grid --mean over regions--> V^f        grid --mean over frames--> v^s        v^a: audio
 
     step 1:   V^f --KBiGRU from the middle frame--> h1 --[h1, v^a]--> o1
-              o1, V^f --refocusing module--> alpha --arg max--> key frame
+              o1, V^f --refocusing module--> alpha --arg max, or a draw--> key frame
     step 2:   V^f --KBiGRU from the key frame--> h2 --[h1, h2]--> o~2 --[o~2, v^a]--> o2
     decoder:  [o, h_t-1] attends to V^f and v^s --LSTM, c_0 = o, first input o--> h_t --> word;
               once with o = o1, once with o = o2
 
-The key frame is an arg max, so the cross-entropy cannot train its choice. The refocusing loss can:
-the reward R of a caption is its gain in log-probability from step 1 to step 2. If R has risen since
-the last epoch, the key frame becomes more probable; if R has fallen, it becomes less probable.
+The key frame is an arg max, so the cross-entropy cannot train its choice. The refocusing loss is
+there for this: the reward R of a caption is its gain in log-probability from step 1 to step 2. If R
+has risen since the last epoch, the key frame becomes more probable; if R has fallen, it becomes
+less probable. But an arg max never tries another frame, so the loss compares a key with itself. It
+learns nothing (`--key argmax`, as printed; docs/PAPERS.md has the proof). With `--key drawn`, stage
+joint draws two keys from alpha, and the rewards of the two are compared. Three constant keys show
+what a key is worth: the middle frame, a random frame, and the true one (`oracle`), for which the
+last feature of --features must be `key`.
+
 Training has four stages, and each one starts from the best model of the stage before:
 
     warm    step 1 alone                                                Eq. 17
@@ -30,11 +36,12 @@ Training has four stages, and each one starts from the best model of the stage b
 Paper -> code:  V^f frames | v^s space | v^a audio | a of Eq. 8 scores | alpha aux['focus'] |
                 i_key key, aux['key'] (one-hot, of the step that is decoded) | o_1, o_2 o |
                 alpha^T aux['frames'] | alpha^S aux['space'] | h_t, c_t state | W^emb embed |
-                R_e reward | R_e-1 previous
+                R_e reward | R_e-1, or R of the other key previous
 Letters:        N videos, B captions, F frames (the paper's K), L regions (the paper's N x M),
                 C channels, H hidden, A attention, E embedding (= H), T words, V vocabulary,
                 G size of the audio feature (0 without audio)
 """
+import random
 from dataclasses import dataclass
 
 import torch
@@ -49,15 +56,21 @@ from decode import greedy, sample, select, teacher_force
 STAGES = ('warm', 'joint', 'frozen', 'reward')          # Sec. 4.2
 # UNSPECIFIED: how the one-step rows of table 1 are trained; we chose one model that goes through
 # the same four stages, with Eq. 17 in the first three.
-VARIANTS = ('vf+vs', 'kbigru', 'kbigru+vs+va', 'vre')   # rows of table 1; only vre has two steps
+VARIANTS = ('meanpool', 'softatt', 'vf+vs', 'kbigru', 'kbigru+vs+va', 'vre')    # rows of table 1
+WITHOUT_ENCODER = VARIANTS[:3]                          # no o; only vre has two steps
+WITHOUT_SPACE = ('meanpool', 'softatt', 'kbigru')       # no v^s
+# The key frame of step 2 comes from the refocusing module, or it is a constant of the video.
+KEYS = ('argmax', 'drawn', 'middle', 'random', 'oracle')
+CONSTANT_KEYS = KEYS[2:]
 SHARED_BUFFERS = ('previous_reward',)                   # each process fills in its own captions
 
 
 @dataclass
 class Config:
     features: tuple = ('resnet152',)    # names: of frames (7 x 7 x 2048), then, if any, audio (128)
-    variant: str = 'vre'                # row of table 1: vf+vs, kbigru, kbigru+vs+va or vre
+    variant: str = 'vre'                # row of table 1
     stage: str = 'all'                  # warm, joint, frozen or reward; all: one after another
+    key: str = 'argmax'                 # key frame: argmax, drawn, middle, random or oracle
     step: int = 2                       # decode after step 1 (middle key frame) or 2 (refocused)
     hidden: int = 512                   # H, units of LSTM and GRUs; E, size of words; Sec. 4.2
     # UNSPECIFIED: size of the attention layers; we chose H.
@@ -89,6 +102,7 @@ class Config:
         data.choose('--variant', self.variant, VARIANTS)
         data.choose('--stage', self.stage, ('all', *STAGES))
         data.choose('--step', self.step, (1, 2))
+        data.choose('--key', self.key, KEYS)
 
 
 PRESETS = {
@@ -99,6 +113,11 @@ PRESETS = {
                    rate=2e-3, schedule='cosine', videos_per_batch=32, captions_per_video=5,
                    min_count=1, warm_epochs=5, joint_epochs=16, frozen_epochs=26, reward_epochs=1,
                    reward_rate=2e-4, patience=26),
+    # Stage warm lasts until step 1 can use a right key: the middle frame of every second clip.
+    'puzzle-key': dict(features=('symbols', 'sound'), hidden=64, attn=64, normalise=False,
+                       dropout=0.0, sampling=0.0, rate=5e-3, schedule='cosine', min_count=1,
+                       videos_per_batch=64, max_len=3, warm_epochs=10, joint_epochs=20,
+                       frozen_epochs=20, reward_epochs=0, patience=20, beam=1),
 }
 
 
@@ -110,6 +129,8 @@ def stages(cfg):
         ('frozen', cfg.frozen_epochs, cfg.rate),
         ('reward', cfg.reward_epochs, cfg.reward_rate),
     ]
+    if cfg.variant == 'vre' and cfg.key in CONSTANT_KEYS:
+        every = every[2:]               # there is no refocusing module to train
     return [stage for stage in every if cfg.stage in ('all', stage[0])]
 
 
@@ -252,24 +273,25 @@ class Encoder(nn.Module):
         if has_refocus:
             self.refocus = Refocus(feat, cfg.hidden, cfg.attn)
 
-    def forward(self, frames, audio, mask, scores=None, steps=2):
-        """frames (N, F, C), audio (N, G), mask (N, F), scores (N, F) if they are known -> o: (N, H)
-        for each step; keys: (N,) for each step; scores (N, F), None without a refocusing module"""
+    def first(self, frames, audio, mask):
+        """Step 1: frames (N, F, C), audio (N, G), mask (N, F) -> o1 (N, H); scores (N, F), None
+        without a refocusing module; what step 2 needs"""
         length = mask.sum(1)
         inputs = self.kbigru.inputs(frames)
-        middle = length // 2
-        h1 = self.kbigru(inputs, middle, length)                        # Eq. 4  (N, H)
+        h1 = self.kbigru(inputs, length // 2, length)                   # Eq. 4  (N, H)
         # UNSPECIFIED: o in the row of table 1 without audio; we chose tanh(W_a h1 + b_a).
         o1 = torch.tanh(self.w_a(torch.cat([h1, audio], 1)))            # (N, H)
+        scores = None
         if self.refocus is not None:
-            scores = self.refocus(o1, frames, mask)
-        if steps == 1:
-            return [o1], [middle], scores
-        key = scores.argmax(1)                                          # Eq. 10, 11  (N,)
+            scores = self.refocus(o1, frames, mask)                     # (N, F)
+        return o1, scores, (inputs, length, h1, audio)
+
+    def second(self, seen, key):
+        """Step 2: seen from self.first, key (N,) -> o2 (N, H)"""
+        inputs, length, h1, audio = seen
         h2 = self.kbigru(inputs, key, length)                           # Eq. 4  (N, H)
         mixed = torch.tanh(self.w_m(torch.cat([h1, h2], 1)))            # o~2  (N, H)
-        o2 = torch.tanh(self.w_a(torch.cat([mixed, audio], 1)))         # (N, H)
-        return [o1, o2], [middle, key], scores
+        return torch.tanh(self.w_a(torch.cat([mixed, audio], 1)))       # (N, H)
 
 
 class Attention(nn.Module):
@@ -293,33 +315,56 @@ class Attention(nn.Module):
         return torch.einsum('bl,blc->bc', alpha, memory['v']), alpha    # Eq. 16  (B, C)
 
 
+class Mean(nn.Module):
+    """In place of Attention, for the row MeanPool: every real frame has the same weight."""
+
+    def prepare(self, v, mask):
+        """v (N, F, C), mask (N, F) -> memory"""
+        alpha = mask.to(v.dtype)
+        return {'v': mean_over_frames(v, mask), 'alpha': alpha / alpha.sum(1, keepdim=True)}
+
+    def forward(self, query, memory):
+        """-> mean of v (B, C), alpha (B, F)"""
+        return memory['v'], memory['alpha']
+
+
 class Captioner(nn.Module):
     """Algorithm 2: the decoder with its two attentions, and the loss of every stage."""
 
     def __init__(self, cfg, sizes):
         super().__init__()
         self.cfg = cfg
-        self.seen = cfg.features[0]
+        names = cfg.features
+        self.told = None
+        if cfg.key == 'oracle':
+            *names, self.told = names
+            if not names or sizes.feats[self.told] != [1]:
+                raise data.BadInput(f'--key oracle --features {" ".join(cfg.features)}: the last '
+                                    'feature must be `key`, the true key frames')
+        self.seen = names[0]
         self.heard = None
-        if len(cfg.features) > 1 and cfg.variant in ('kbigru+vs+va', 'vre'):
-            self.heard = cfg.features[1]
-        if len(cfg.features) > 2 or self.heard and len(sizes.feats[self.heard]) > 1:
+        if len(names) > 1 and cfg.variant in ('kbigru+vs+va', 'vre'):
+            self.heard = names[1]
+        if len(names) > 2 or self.heard and len(sizes.feats[self.heard]) > 1:
             raise data.BadInput(f'--features {" ".join(cfg.features)}: give the feature of the '
                                 f'frames and, if there is sound, one audio feature (a vector)')
         feat = sizes.feats[self.seen][-1]                               # C
         audio = sizes.feats[self.heard][-1] if self.heard else 0        # G
         has_two_steps = cfg.variant == 'vre'
-        has_constant_keys = has_two_steps and cfg.stage in ('frozen', 'reward')
+        has_module = has_two_steps and cfg.key not in CONSTANT_KEYS
+        has_saved_keys = has_module and cfg.stage in ('frozen', 'reward')
         self.encoder = None
-        if cfg.variant != 'vf+vs':
-            self.encoder = Encoder(cfg, feat, audio, has_two_steps and not has_constant_keys)
+        if cfg.variant not in WITHOUT_ENCODER:
+            self.encoder = Encoder(cfg, feat, audio, has_module and not has_saved_keys)
         self.frozen = None
-        if has_constant_keys:                                           # from the joint model
+        if has_saved_keys:                                              # from the joint model
             self.frozen = Encoder(cfg, feat, audio, has_refocus=True).requires_grad_(False)
         query = cfg.hidden if self.encoder is None else 2 * cfg.hidden  # h, or [o, h]
-        self.attend_frames = Attention(feat, query, cfg.attn)
+        self.attend_frames = Mean()
+        if cfg.variant != 'meanpool':
+            self.attend_frames = Attention(feat, query, cfg.attn)
         self.attend_space = None
-        if cfg.variant != 'kbigru':
+        if cfg.variant not in WITHOUT_SPACE:
             self.attend_space = Attention(feat, query, cfg.attn)
         self.embed = nn.Embedding(sizes.vocab, cfg.hidden)
         attended = feat if self.attend_space is None else 2 * feat
@@ -329,11 +374,14 @@ class Captioner(nn.Module):
         # R_e-1 of every training caption; NaN before its first epoch
         self.register_buffer('previous_reward', torch.full((sizes.captions,), float('nan')))
         self.steps = 1
-        if has_two_steps and cfg.stage == 'warm':                       # step 2 waits for joint
+        if has_module and cfg.stage == 'warm':                          # step 2 waits for joint
             self.encoder.w_m.requires_grad_(False)
             self.encoder.refocus.requires_grad_(False)
         elif has_two_steps:
             self.steps = 2
+        self.draws = 0                                                  # keys per video in training
+        if cfg.key == 'drawn' and self.steps == 2 and not has_saved_keys:
+            self.draws = 2
 
     def start(self, previous):
         """previous: state_dict of the best model of the stage before"""
@@ -366,8 +414,23 @@ class Captioner(nn.Module):
             audio = audio / audio.square().mean(1, keepdim=True).sqrt().clamp(min=1)
         return frames, space, audio
 
-    def watch(self, batch):
-        """batch of N videos -> memories: that of step 1 and, if there is one, that of step 2"""
+    def choose_key(self, scores, batch):
+        """scores (N, F), None if the keys are constants -> key (N,) at test and in stage frozen"""
+        if scores is not None:
+            return scores.argmax(1)                                     # Eq. 10, 11  (N,)
+        if self.cfg.key == 'oracle':
+            return batch['feats'][self.told][:, :, 0].argmax(1)
+        length = batch['mask'][self.seen].sum(1)
+        if self.cfg.key == 'middle':
+            return length // 2
+        # A key that is a random frame, but always the same frame of the same video
+        keys = [random.Random(video).randrange(frames)
+                for video, frames in zip(batch['ids'], length.tolist())]
+        return torch.tensor(keys, device=length.device)
+
+    def watch(self, batch, draws=0):
+        """batch of N videos -> memories: that of step 1 and, if there is one, that of step 2. With
+        draws, there is one of step 2 for each key that is drawn from alpha."""
         frames, space, audio = self.read(batch)
         mask = batch['mask'][self.seen]
         memory = {'audio': audio, 'frames': self.attend_frames.prepare(frames, mask)}
@@ -377,16 +440,24 @@ class Captioner(nn.Module):
         if self.encoder is None:
             # UNSPECIFIED: c_0 and the first input in the row of table 1 without o; we chose zeros.
             return [{**memory, 'o': frames.new_zeros(len(frames), self.cfg.hidden)}]
-        scores = None
+        o1, scores, seen = self.encoder.first(frames, audio, mask)
+        one_hot = torch.eye(frames.shape[1], device=frames.device)
+        memories = [{**memory, 'o': o1, 'key': one_hot[mask.sum(1) // 2]}]
+        if self.steps == 1:
+            return memories
         if self.frozen is not None:
             with torch.no_grad():
-                _, _, scores = self.frozen(frames, audio, mask, steps=1)
-        o, keys, scores = self.encoder(frames, audio, mask, scores, self.steps)
-        if self.steps == 2:
-            memory['scores'] = scores
-            memory['focus'] = scores.softmax(1)                         # Eq. 9  (N, F)
-        one_hot = torch.eye(frames.shape[1], device=frames.device)
-        return [{**memory, 'o': o_i, 'key': one_hot[key]} for o_i, key in zip(o, keys)]
+                _, scores, _ = self.frozen.first(frames, audio, mask)
+        keys = [self.choose_key(scores, batch)]
+        if draws:
+            keys = scores.softmax(1).multinomial(draws, replacement=True).unbind(1)
+        for key in keys:
+            memories.append({**memory, 'o': self.encoder.second(seen, key), 'key': one_hot[key]})
+        if scores is not None:
+            for memory in memories:
+                memory['scores'] = scores
+                memory['focus'] = scores.softmax(1)                     # Eq. 9  (N, F)
+        return memories
 
     def encode(self, batch):
         """batch of N videos -> memory, state = (h, c), each (N, H), of step cfg.step"""
@@ -435,29 +506,54 @@ class Captioner(nn.Module):
         """batch -> loss (), logs.   The objective of cfg.stage ('all': of joint)"""
         if self.cfg.stage == 'reward':
             return self.reinforce(batch, reward_fn)
-        memories = self.watch(batch)
+        memories = self.watch(batch, self.draws if self.training else 0)
         xe = self.cross_entropy(memories, batch)                        # (steps, B)
         xe1 = xe[0]                                                     # Eq. 17  (B,)
         logs = {'xe1': xe1.mean().item()}
         if len(memories) == 1:
             return xe1.mean(), logs
-        xe2 = xe[1]                                                     # Eq. 18  (B,)
+        xe2 = xe[1:].mean(0)                                            # Eq. 18  (B,)
         logs['xe2'] = xe2.mean().item()
         if self.cfg.stage == 'frozen':
             return (xe2 + xe1).mean(), logs
-        # UNSPECIFIED: whether the reward is computed without dropout and scheduled sampling; we
-        # chose to compute it from the training losses, which have both.
-        reward = -(xe2 - xe1).detach()                                  # Eq. 20  (B,)
-        previous = self.remember(batch['caption_ids'], reward)          # (B,)
+        refocus = self.refocus_losses(memories, batch, logs)            # (keys, B)
+        loss = (xe2 + xe1).mean() + self.cfg.beta * refocus.mean()      # Eq. 22
+        return loss, logs
+
+    def refocus_losses(self, memories, batch, logs):
+        """memories: that of step 1, and one or two of step 2 -> refocusing loss (keys, B) of each
+        key and caption. Also logs it."""
+        reward = self.reward(memories, batch)                           # (keys, B)
+        if len(reward) == 1:
+            previous = self.remember(batch['caption_ids'], reward[0])[None]
+        else:
+            # DEVIATION: paper compares the reward with that of the last epoch, here, with --key
+            # drawn, with that of another key which is drawn in the same step, because between two
+            # epochs the captioner changes too, and most of R_e - R_e-1 is this change. On
+            # puzzle-key, the module then finds no keys.
+            previous = reward.flip(0)
         # UNSPECIFIED: whether the refocusing loss also trains the layers that compute o1; we chose
         # yes, so no gradient is stopped.
         scores = memories[1]['scores'][batch['rows']]                   # (B, F)
-        refocus = refocus_loss(reward, previous, scores, scores.argmax(1))  # (B,)
-        loss = (xe2 + xe1 + self.cfg.beta * refocus).mean()             # Eq. 22
-        logs['refocus'] = refocus.mean().item()
+        losses = []
+        for memory, now, before in zip(memories[1:], reward, previous, strict=True):
+            key = memory['key'].argmax(1)[batch['rows']]
+            losses.append(refocus_loss(now, before, scores, key))       # (B,)
+        logs['refocus'] = torch.stack(losses).mean().item()
         logs['reward'] = reward.mean().item()
-        logs['alpha'] = scores.softmax(1).amax(1).mean().item()         # of the key frame
-        return loss, logs
+        logs['alpha'] = scores.softmax(1).amax(1).mean().item()         # of the most probable key
+        return torch.stack(losses)
+
+    @torch.no_grad()
+    def reward(self, memories, batch):
+        """-> R (keys, B): the gain in log-probability from step 1 to step 2, for each key"""
+        # Eq. 20 is about the probabilities of the given words. Dropout and scheduled sampling would
+        # only add noise: the refocusing loss would follow it.
+        training = self.training
+        self.eval()
+        xe = self.cross_entropy(memories, batch)
+        self.train(training)
+        return -(xe[1:] - xe[0])                                        # Eq. 20  (keys, B)
 
     def remember(self, ids, reward):
         """ids, reward (B,) -> rewards (B,) of the same captions in the last epoch. In training, the

@@ -238,6 +238,20 @@ class Videos:
         return [world.SIDE, world.SIDE, 3], world.STEPS
 
 
+class Keys:
+    """Like data.Features: keys[id] -> float32 (16, 1), 1 at the middle frame of the action"""
+    path = 'the true key frames'
+    info = {}
+
+    def __getitem__(self, id):
+        first, last = world.scene(id)['window']
+        return np.eye(world.STEPS, dtype=np.float32)[(first + last) // 2][:, None]
+
+    def check(self, ids):
+        """-> shape of one frame's feature, number of frames"""
+        return [1], world.STEPS
+
+
 def main(args=None):
     parser = argparse.ArgumentParser(prog='python -m shapes.dataset', description=(
         'Render the clips of shapes; store captions, truth and features.'))

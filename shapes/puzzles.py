@@ -10,6 +10,7 @@ minute or two. A symbol is a one-hot vector. The caption consists of a few words
     puzzle-order    the verb tells which of two symbols comes first          STaTS: ST, ranked
     puzzle-moment   the noun is the spotlit symbol of the frame that flashes STaTS: TS
     puzzle-both     noun as in moment, verb as in order                      STaTS: both branches
+    puzzle-key      the sound names a symbol; the noun is the one after it   VRE: a drawn key
     puzzle-layer    the lowest map shows the noun, the highest the verb      ASTAR: soft, hard
 
 Letters:  N items, F frames, L places, D feature size
@@ -125,6 +126,30 @@ def both(rng, count, split):
     return items
 
 
+# --------------------------------------------------------------------------------------- VRE: key
+
+THINGS = ('star', 'moon', 'sun', 'cloud', 'tree', 'bird', 'fish', 'boat')
+BRIGHT = 4.0                            # a symbol's number; with 1, learning takes twice as long
+
+
+def key(rng, count, split):
+    """Eight symbols, one in each frame, in random order. The sound names one of them, and the noun
+    is the symbol in the next frame. In half of the training clips, the middle frame shows the named
+    symbol. There, the first pass of VRE has the right key, so it can learn what a right key is good
+    for. The feature `key` is the truth: 1 at the named symbol."""
+    size = len(THINGS)
+    symbols = distinct(rng, count, size, size)
+    frame = rng.integers(size - 1, size=count)          # of the named symbol; never the last one
+    if split == 'train':
+        frame[::2] = size // 2
+    rows = np.arange(count)
+    feats = {'symbols': BRIGHT * one_hot(symbols, size),
+             'sound': BRIGHT * one_hot(symbols[rows, frame], size)[:, None],
+             'key': one_hot(frame, size)[:, :, None]}
+    nouns = [THINGS[s] for s in symbols[rows, frame + 1]]
+    return Items(feats, {'noun': nouns, 'verb': ['follows'] * count}, {'frame': frame})
+
+
 # ------------------------------------------------------------------------------ ASTAR: layer
 
 # Maps of C3D -> side of a cell, in cells of pool2. The last cells of pool5 are half outside.
@@ -151,7 +176,8 @@ def layer(rng, count, split):
     return Items(feats, {'article': ['a'] * count, 'noun': nouns, 'verb': verbs})
 
 
-PUZZLES = {'place': place, 'order': order, 'moment': moment, 'both': both, 'layer': layer}
+PUZZLES = {'place': place, 'order': order, 'moment': moment, 'both': both, 'key': key,
+           'layer': layer}
 NAMES = [f'puzzle-{name}' for name in PUZZLES]
 
 

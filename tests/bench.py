@@ -6,8 +6,8 @@ second with beam 5 for 1 and for 32 videos at a time; and peak memory.
 
 `plain` is the captioner of the README, for comparison. `astar-pool5` is ASTAR on one layer, with
 which its paper compares the cost. `sharing` compares a step of ASTAR on 8 captions of one video
-with 8 steps on one caption each. `rewards` compares our CIDEr with pycocoevalcap's. Each name runs
-in a process of its own, so that peaks of memory do not add up.
+with 8 steps on one caption each. `rewards` compares our CIDEr with pycocoevalcap's. `extract` reads
+videos with I3D. Each name runs in a process of its own, so that peaks of memory do not add up.
 """
 import importlib
 import re
@@ -31,7 +31,7 @@ WORDS = 9468                            # MSVD's training words and three symbol
 
 SIZES = {               # name -> shape of a frame, number of frames, videos, captions per video
     'plain': ({'v': [2048]}, {'v': 28}, 20, 5),
-    'stats': ({'i3d_rgb': [7, 7, 2048]}, {'i3d_rgb': 16}, 8, 4),
+    'stats': ({'i3d': [7, 7, 2048]}, {'i3d': 16}, 8, 4),
     'sta': ({'googlenet': [7, 7, 1024]}, {'googlenet': 26}, 8, 4),
     'vre': ({'resnet152': [7, 7, 2048]}, {'resnet152': 20}, 16, 10),
     'astar': ({'c3d_pool2': [28, 28, 128], 'c3d_pool3': [14, 14, 256], 'c3d_pool4': [7, 7, 512],
@@ -175,8 +175,36 @@ def bench_rewards():
           f'({mine / theirs:.0f} x)')
 
 
+def write_clip(path, seconds):
+    """A film of coarse coloured noise, 320 x 240, 25 frames per second"""
+    import av
+    rng = np.random.default_rng(0)
+    with av.open(str(path), 'w') as container:
+        stream = container.add_stream('mpeg4', rate=25, width=320, height=240)
+        for _ in range(25 * seconds):
+            picture = rng.integers(0, 256, (15, 20, 3), dtype=np.uint8).repeat(16, 0).repeat(16, 1)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, 'rgb24')))
+        container.mux(stream.encode())
+
+
+def bench_extract(clips=6, seconds=10):
+    """From the files to the features on disk. 10 seconds are the average of MSVD."""
+    from tools import encoders, extract
+    info = encoders.settings('i3d', 'none')
+    encoders.load('i3d', 'none')                    # it is cached: its time does not count
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, 'clip.mp4')
+        write_clip(path, seconds)
+        videos = [(str(n), path) for n in range(clips)]
+        began = time.perf_counter()
+        extract.extract(videos, {'': Path(folder, 'i3d')}, info, workers=1)
+        took = time.perf_counter() - began
+    print(f'extract     I3D, {info["sampling"]}: {clips} clips of {seconds} seconds in {took:.1f} '
+          f'seconds, {clips * seconds / took:.1f} times real time')
+
+
 if __name__ == '__main__':
-    others = {'sharing': bench_sharing, 'rewards': bench_rewards}
+    others = {'sharing': bench_sharing, 'rewards': bench_rewards, 'extract': bench_extract}
     names = sys.argv[1:] or [*SIZES, *others]
     if len(names) > 1:
         for name in names:

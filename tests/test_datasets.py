@@ -13,7 +13,7 @@ import pytest
 import data
 import helpers
 from data import BadInput, Corpus
-from tools import datasets
+from tools import datasets, flags
 from tools.datasets import Dataset
 
 
@@ -360,6 +360,12 @@ def test_part_of_a_dataset_is_used_and_counted(tmp_path):
     with pytest.raises(BadInput, match='train split of mvad only 15 of 50 videos have features, '
                                        'fewer than 20; extract more; --split-scheme hash'):
         part.split('train', ['x', 'y'])
+
+
+def test_the_flags_reach_the_dataset():
+    _, run, _ = flags.parse(['--dataset', 'mvad', '--partial', '--split-scheme', 'hash'])
+    assert run.dataset == Dataset('mvad', scheme='hash', partial=True)
+    assert not flags.parse(['--dataset', 'mvad'])[1].dataset.partial
 
 
 @pytest.mark.parametrize('place, form', [

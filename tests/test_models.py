@@ -35,6 +35,8 @@ CASES = {                       # name -> fields of Config, shape of one frame's
     'vre': (VRE, {'v': [2, 3, 4], 'audio': [3]}),
     'vre-single': (VRE, SINGLE),
     'vre-frozen': (VRE | dict(stage='frozen'), GRID),
+    'vre-meanpool': (VRE | dict(variant='meanpool'), GRID),
+    'vre-random': (VRE | dict(stage='frozen', key='random'), GRID),
     'vre-vf+vs': (VRE | dict(variant='vf+vs'), GRID),
     'astar': (ASTAR, MAPS),
     'astar-pool4': (ASTAR | dict(variant='pool4'), {k: MAPS[k] for k in ('c3d_pool4', 'c3d_fc7')}),

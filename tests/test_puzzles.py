@@ -128,6 +128,23 @@ def test_layer_shows_the_noun_in_the_lowest_map_and_the_verb_in_the_highest(spli
         assert abs(counts / len(one) - 1 / 16).max() < 4 * (15 / 256 / len(one)) ** 0.5
 
 
+@pytest.mark.parametrize('split', puzzles.SIZES)
+def test_key_asks_for_the_symbol_after_the_one_that_the_sound_names(split):
+    items = puzzles.make('puzzle-key', split)
+    symbols = items.feats['symbols'].argmax(2)                  # (N, F)
+    named = items.feats['sound'][:, 0].argmax(1)
+    frames = []
+    for order, name, noun in zip(symbols.tolist(), named, items.words['noun']):
+        assert sorted(order) == list(range(8))
+        frames.append(order.index(name))
+        assert puzzles.THINGS[order[frames[-1] + 1]] == noun
+    assert frames == items.truth['frame'].tolist()
+    assert frames == items.feats['key'][:, :, 0].argmax(1).tolist()
+    shares = np.bincount(frames, minlength=8) / len(frames)
+    assert shares[7] == 0 and shares[:7].min() > 0.05
+    assert shares[4] == pytest.approx(4 / 7 if split == 'train' else 1 / 7, abs=0.06)
+
+
 def test_scores_count_the_words_that_are_asked_for_by_slot():
     answers = {'a': {'noun': 'it', 'verb': 'opens'}, 'b': {'noun': 'it', 'verb': 'closes'}}
     captions = {'a': 'it opens', 'b': 'it'}

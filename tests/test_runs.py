@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import zipfile
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ import evaluate
 import train
 from data import BadInput
 from test_train import ROOT, assert_same, epochs, flags, root, weights  # noqa: F401
-from tools import java
+from tools import java, runs
 
 TRIES = int(os.environ.get('TRIES', 40))
 JUNK = [None, True, -1, 0, 2, 10 ** 9, 10 ** 30, -0.5, float('nan'), float('inf'), '', 'x', '../x',
@@ -25,14 +26,18 @@ JUNK = [None, True, -1, 0, 2, 10 ** 9, 10 ** 30, -0.5, float('nan'), float('inf'
 
 @pytest.fixture(scope='module')
 def made(root, tmp_path_factory):                       # noqa: F811
-    """model -> folder of a finished run"""
+    """model -> folder of a finished run. The number of threads changes the last digits, so it is 1
+    here and in KILLER."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     folders = {}
     for model in ('sta', 'vre'):
         folders[model] = tmp_path_factory.mktemp('runs') / model
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(evaluate, 'report', lambda *args: None)
             train.main(flags(model, root, folders[model]))
-    return folders
+    yield folders
+    torch.set_num_threads(threads)
 
 
 def places(tree, path=()):
@@ -79,7 +84,7 @@ def damage(content, rng):
 
 @pytest.fixture
 def quick_report(monkeypatch):
-    """The scores of a report without Java and pictures, and an end after 20 seconds"""
+    """The scores of a report without Java and pictures, and an end after 20 seconds of computing"""
     def report(several, model, corpus, *_):
         scores, _, _ = evaluate.evaluate(several[0], model, corpus, several[0].training.beam)
         json.dumps(scores, allow_nan=False)
@@ -89,13 +94,14 @@ def quick_report(monkeypatch):
 
     monkeypatch.setattr(evaluate, 'report', report)
     monkeypatch.setattr(java, 'check_java', lambda: None)
-    before = signal.signal(signal.SIGALRM, hang)
+    before = signal.signal(signal.SIGVTALRM, hang)
     yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
+    signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+    signal.signal(signal.SIGVTALRM, before)
 
 
-def test_a_damaged_checkpoint_ends_in_one_sentence(made, root, tmp_path, quick_report):  # noqa: F811
+def test_a_damaged_checkpoint_ends_in_one_sentence(made, root, tmp_path,     # noqa: F811
+                                                   quick_report):
     wrong = []
     for seed in range(TRIES):
         rng = random.Random(seed)
@@ -109,7 +115,7 @@ def test_a_damaged_checkpoint_ends_in_one_sentence(made, root, tmp_path, quick_r
             torch.save(checkpoint, path)
         else:
             path.write_bytes(damage(path.read_bytes(), rng))
-        signal.alarm(20)
+        signal.setitimer(signal.ITIMER_VIRTUAL, 20)
         try:
             again = ['--root', str(root), '--device', 'cpu']
             if how == 'evaluate':
@@ -123,9 +129,46 @@ def test_a_damaged_checkpoint_ends_in_one_sentence(made, root, tmp_path, quick_r
         except Exception as error:
             wrong.append(f'seed {seed}, {model}, {how}, {what}: {repr(error)[:200]}')
         finally:
-            signal.alarm(0)
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
             shutil.rmtree(out)
     assert not wrong, f'{len(wrong)} of {TRIES} tries: ' + '\n'.join(wrong)
+
+
+@pytest.mark.parametrize('changes, message', [
+    ({'state_dict': None}, 'does not fit sta.py as it is now: found a NoneType instead of a dict'),
+    ({'config': {'hidden': 10 ** 5}}, 'missing, unknown, or of another type or size'),
+    ({'config': {'hidden': '8'}}, "'hidden' is missing, unknown, or of another type or size"),
+    ({'vocab': ['<pad>', '<eos>', '<unk>', 'more']}, 'vocabulary of 4 words is not the one'),
+    ({'dataset': {'name': '../..'}}, 'choose one of folder'),
+    ({'sizes': {'feats': {}}}, 'the names of the features differ'),
+    ({'epoch': -1}, 'out of range')])
+def test_a_tampered_checkpoint_is_refused_before_memory_is_taken(made, tmp_path, monkeypatch,
+                                                                 changes, message):
+    saved = torch.load(made['sta'] / 'best.pt', weights_only=True)
+    for name, value in changes.items():
+        saved[name] = saved[name] | value if isinstance(value, dict) else value
+    torch.save(saved, tmp_path / 'best.pt')
+    built = []
+    build = runs.Run.build
+    monkeypatch.setattr(runs.Run, 'build', lambda run: built.append(run.device) or build(run))
+    with pytest.raises(BadInput, match=message):
+        evaluate.main([str(tmp_path)])
+    assert built in ([], ['meta'])
+
+
+@pytest.mark.parametrize('content', ['weights', 'compressed'])
+def test_files_that_train_did_not_write_are_refused(made, tmp_path, content):
+    path = tmp_path / 'weights.pt'
+    torch.save(weights(made['sta'] / 'best.pt'), path)
+    if content == 'compressed':                         # 1 GB of zeros would fit into 1 MB
+        with zipfile.ZipFile(path) as old:
+            files = {name: old.read(name) for name in old.namelist()}
+        with zipfile.ZipFile(path, 'w', zipfile.ZIP_DEFLATED) as new:
+            for name, value in files.items():
+                new.writestr(name, value)
+    said = {'weights': 'train.py did not write this file', 'compressed': 'not a checkpoint of'}
+    with pytest.raises(BadInput, match=said[content]):
+        evaluate.main([str(path)])
 
 
 # Trains in child processes. Number n is killed at its n-th operation on a file of the run: before
@@ -140,7 +183,7 @@ evaluate.report = lambda *args: None
 java.check_java = lambda: None
 torch.set_num_threads(1)
 folder, step, arguments = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
-save, line = torch.save, train.log_line
+save, dumps = torch.save, json.dumps
 
 def child(out, kill_at):
     done = 0
@@ -163,11 +206,11 @@ def child(out, kill_at):
         save(checkpoint, path)
 
     def torn_line(entry):
-        operation(lambda: open(out / "log.jsonl", "a").write(line(entry)[:40]))
-        return line(entry)
+        operation(lambda: open(out / "log.jsonl", "a").write(dumps(entry)[:40]))
+        return dumps(entry)
 
     sys.addaudithook(watch)
-    torch.save, train.log_line = save_half, torn_line
+    torch.save, json.dumps = save_half, torn_line
     sys.stdout = sys.stderr = open(os.devnull, "w")
     train.main([*arguments, "--out", str(out)])
 

@@ -3,6 +3,7 @@ import bisect
 import itertools
 import json
 import shutil
+import threading
 
 import numpy as np
 import pytest
@@ -489,6 +490,40 @@ def test_an_outdated_or_interrupted_dataset_is_never_taken_for_whole(made, tmp_p
     assert sorted(folder.glob('features/*')) == [folder / name for name in names]   # no old C3D
     assert (folder / 'notes.txt').read_text() == 'of the user'
     assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_a_second_start_waits_for_the_first(made, tmp_path, monkeypatch):
+    monkeypatch.setattr(dataset, 'render', None)        # it must not render again
+    told = threading.Event()
+    monkeypatch.setattr(data, 'print', lambda *args, **options: told.set(), raising=False)
+    folder = tmp_path / 'shapes-7'
+    folder.mkdir()
+    found = []
+    second = threading.Thread(target=lambda: found.append(dataset.prepare(tmp_path, 7)))
+    with data.locked(folder):
+        second.start()
+        assert told.wait(30)
+        shutil.copytree(made, folder, dirs_exist_ok=True)
+        assert not found
+    second.join(30)
+    assert found == [folder]
+
+
+def test_a_full_disk_is_one_sentence(tmp_path, monkeypatch):
+    (tmp_path / 'shapes-7').mkdir()
+    (tmp_path / 'shapes-7' / 'annotations.json.1.tmp').write_text('{')    # killed while writing
+    usage = shutil.disk_usage(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, 'disk_usage', lambda path: usage._replace(free=10 ** 6))
+        with pytest.raises(data.BadInput, match='the features need 2 MB, but only 1 MB of the'):
+            dataset.prepare(tmp_path, 7)
+
+    def full(*args):
+        raise OSError(28, 'No space left on device')
+
+    monkeypatch.setattr(dataset, 'write_rows', full)
+    with pytest.raises(data.BadInput, match='cannot write .*shapes-7: .*No space.*--root'):
+        dataset.prepare(tmp_path, 7)
 
 
 @pytest.mark.parametrize('name, text', [

@@ -186,7 +186,7 @@ def test_the_papers_values_and_the_presets():
     assert printed.items() <= vars(Config()).items()
     for name, preset in PRESETS.items():
         assert name in ('shapes', 'puzzle') or printed.items() <= vars(Config(**preset)).items()
-    part = Captioner(Config(), helpers.sizes({'i3d_rgb': (7, 7, 2048)})).visual['i3d_rgb']
+    part = Captioner(Config(), helpers.sizes({'i3d': (7, 7, 2048)})).visual['i3d']
     assert part.embed.weight.shape == (512, 2048)
     for attention in (part.st.space, part.ts.frames, part.ts.space):
         assert attention.w_x.weight.shape == (128, 512)
@@ -199,7 +199,7 @@ def test_wrong_names_and_missing_categories_are_refused():
     with pytest.raises(BadInput, match='--pool max: .*mean, lstm'):
         Config(pool='max')
     with pytest.raises(BadInput, match='no categories'):
-        Captioner(Config(category=True), helpers.sizes({'i3d_rgb': (5,)}))
+        Captioner(Config(category=True), helpers.sizes({'i3d': (5,)}))
 
 
 def test_the_category_is_a_second_task_of_training_and_captions_do_not_need_it():

@@ -118,7 +118,7 @@ def test_a_run_leaves_a_log_checkpoints_captions_and_a_picture(finished):
                                           ('vre', 11)])
 def test_an_interrupted_run_resumes_to_the_same_numbers(finished, root, tmp_path, monkeypatch,
                                                         no_report, capsys, model, batch):
-    """Ctrl-C in a batch: 6 batches make an epoch, so also in the last batch of one"""
+    """Ctrl-C or SIGTERM in a batch: 6 batches make an epoch, so also in the last batch of one"""
     collate = data.Batches.collate
     calls = []
 
@@ -126,7 +126,7 @@ def test_an_interrupted_run_resumes_to_the_same_numbers(finished, root, tmp_path
         if visits[0][1]:                                # a batch with captions, so of training
             calls.append(1)
             if len(calls) == batch:
-                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getpid(), signal.SIGTERM if model == 'sta' else signal.SIGINT)
         return collate(self, visits)
 
     out = tmp_path / 'run'
@@ -260,8 +260,50 @@ def test_two_processes_share_the_rewards_that_vre_remembers(root, tmp_path, no_r
 def test_a_loss_that_is_not_finite_stops_and_names_the_term(root, tmp_path, monkeypatch):
     import stats
     monkeypatch.setattr(stats, 'rank_loss', lambda w, *rest: w.sum(1) / 0)
-    with pytest.raises(BadInput, match=r'the loss is .* in epoch 1, batch 1 \(rank = '):
+    with pytest.raises(BadInput, match=r'loss = .*, rank = .* in epoch 1, batch 1'):
         train.main(flags('stats', root, tmp_path / 'run'))
+
+
+def test_a_start_that_fails_leaves_no_folder_and_nan_is_never_saved(root, tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluate, 'loss_per_word', lambda *args: float('nan'))
+    with pytest.raises(BadInput, match='loss = nan in the val split, so nothing was saved'):
+        train.main(flags('sta', root, tmp_path / 'run'))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_in_use_is_refused(finished, root, tmp_path):
+    out = shutil.copytree(finished['sta'], tmp_path / 'run')
+    with data.locked(out), pytest.raises(BadInput, match='run is in use by another process'):
+        train.main(['--resume', '--out', str(out), '--root', str(root)])
+
+
+def test_a_resumed_run_repairs_its_log_and_needs_the_same_optimizer(finished, root, tmp_path,
+                                                                    no_report):
+    again = ['--resume', '--out', str(tmp_path / 'run'), '--root', str(root)]
+    out = shutil.copytree(finished['sta'], tmp_path / 'run')
+    text = (out / 'log.jsonl').read_text()
+    for cut in (len(text) - 1, len(text) - 9, text.rindex('{')):    # torn, torn, missing
+        (out / 'log.jsonl').write_text(text[:cut])
+        (out / 'last.pt.1.tmp').write_text('half')
+        train.main(again)
+        assert epochs(out) == epochs(finished['sta']) and len(log(out)) == 5
+        assert not list(out.glob('*.tmp'))
+    with pytest.raises(BadInput, match='last.pt is damaged, or was written with another --optim'):
+        train.main([*again, '--optimizer', 'rmsprop', '--epochs', '4'])
+
+
+def test_threads_are_counted_and_slow_steps_noticed_once(root, tmp_path, no_report):
+    before = torch.get_num_threads()
+    train.main(flags('sta', root, tmp_path / 'run', '--epochs', '1', '--threads', '1'))
+    assert log(tmp_path / 'run')[0]['threads'] == 1
+    assert not any(train.slowed_down({}, 1.0 if i < 20 else 9.0, ()) for i in range(50))
+    torch.set_num_threads(2)
+    pace = {}
+    times = [1.0] * 20 + [9.0] * 3 + [1.0] * 20 + [3.1] * 20 + [9.0] * 20
+    slow = [i for i, seconds in enumerate(times) if train.slowed_down(pace, seconds, ('nll',))]
+    assert slow == [47]                                 # when half of 10 steps were slow
+    assert not any(train.slowed_down(pace, 30.0, ('nll', 'reward')) for _ in range(20))
+    torch.set_num_threads(before)
 
 
 def test_a_full_disk_is_reported_and_leaves_the_last_checkpoint_intact(finished, root, tmp_path,
@@ -293,6 +335,7 @@ def test_a_full_disk_is_reported_and_leaves_the_last_checkpoint_intact(finished,
     (['--hidden', '0'], '--hidden 0: must be at least 1'),
     (['--rate', 'nan'], '--rate nan: must be a number from 0 on'),
     (['--dropout', '1'], '--dropout 1.0: must be less than 1'),
+    (['--threads', '0'], '--threads 0: choose from 1 to '),
     (['--limit', '0'], '--limit 0: must be at least 1'),
     (['--word2vec', 'nowhere.bin'], '--word2vec nowhere.bin: there is no such file')])
 def test_mistakes_get_one_clear_sentence(root, tmp_path, more, message):

@@ -1,5 +1,6 @@
 """vre.py against plain loops over the paper's equations, hand-worked values and enumeration.
 (Padding, single videos and checkpoints are tested in test_models.py.)"""
+import dataclasses
 import itertools
 import math
 
@@ -102,8 +103,9 @@ def test_algorithm_1_line_by_line_and_its_gradient():
         batch = make_batch(seed)
         frames = batch['feats']['clip'].mean((2, 3))
         audio = batch['feats']['audio'][:, 0]
-        (o1, o2), (middle, key), scores = encoder(frames, audio, batch['mask']['clip'])
-        assert middle.tolist() == [2, 2, 0]             # K // 2 of each video's own K
+        o1, scores, seen = encoder.first(frames, audio, batch['mask']['clip'])
+        key = scores.argmax(1)
+        o2 = encoder.second(seen, key)
         for n, length in enumerate(LENGTHS):
             *plain, plain_key = algorithm_1(encoder, frames[n, :length], audio[n])
             for a, b in zip((o1[n], o2[n], scores[n, :length]), plain):
@@ -204,24 +206,26 @@ def test_algorithm_2_word_by_word(variant, step):
     captions = batch['captions'][[0, 2, 4]]             # one caption per video
     logp, aux = teacher_force(model, *model.encode(batch), captions)
     attends = {'frames': model.attend_frames, 'space': model.attend_space}
-    if variant == 'kbigru':
+    if variant in ('meanpool', 'softatt', 'kbigru'):
         assert attends.pop('space') is None and 'space' not in aux
     for n, length in enumerate(LENGTHS):
         grid = batch['feats']['clip'][n, :length].reshape(length, 6, 4)
         seen = {'frames': grid.mean(1), 'space': grid.mean(0)}
         audio = batch['feats']['audio'][n, batch['mask']['audio'][n]].mean(0)
         audio = (audio - audio.mean()) / max(1.0, audio.std(unbiased=False).item())
-        audio = audio[:0 if variant in ('vf+vs', 'kbigru') else 3]
+        audio = audio[:3 if variant in ('kbigru+vs+va', 'vre') else 0]
         h = x = o = torch.zeros(6).double()
-        if variant != 'vf+vs':
+        if variant not in ('meanpool', 'softatt', 'vf+vs'):
             *os, scores, key = algorithm_1(model.encoder, seen['frames'], audio)
             x = o = os[step - 1]
         state = h[None], o[None]
         for t, word in enumerate(captions[n, :captions[n].count_nonzero()].tolist()):
-            query = h if variant == 'vf+vs' else torch.cat([o, h])
+            query = h if variant in ('softatt', 'vf+vs') else torch.cat([o, h])
             alphas = {}
             for name, attend in attends.items():
-                a = score_loop(attend.w_h, attend.w_v, attend.w_beta, query, seen[name])
+                a = torch.zeros(length).double()                                        # meanpool
+                if variant != 'meanpool':
+                    a = score_loop(attend.w_h, attend.w_v, attend.w_beta, query, seen[name])
                 alphas[name] = a.exp() / a.exp().sum()                                  # Eq. 15
             inputs = [alpha @ seen[name] for name, alpha in alphas.items()]             # Eq. 16
             state = model.lstm(torch.cat([*inputs, audio, x])[None], state)
@@ -287,6 +291,83 @@ def test_the_joint_loss_and_its_gradient_by_hand():
     assert all(torch.allclose(*pair, atol=1e-12) for pair in zip(*gradients))
 
 
+@pytest.mark.parametrize('key, moves', [('argmax', False), ('drawn', True)])
+def test_with_a_fixed_captioner_an_arg_max_key_moves_the_module_by_exactly_0(key, moves):
+    """The same weights choose the same key, so R_e = R_e-1, and Eq. 21 is 0: no other loss reaches
+    the module, and neither dropout nor scheduled sampling changes R. Drawn keys differ."""
+    model = make(key=key, dropout=0.5, sampling=0.5)
+    module = model.encoder.refocus
+    batch = make_batch()
+    optimizer = torch.optim.Adam(module.parameters(), 0.1)
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    for _ in range(5):                                  # epochs
+        optimizer.zero_grad()
+        model(batch)[0].backward()
+        assert moves or not any(p.grad.any() for p in module.parameters())
+        optimizer.step()
+    changed = [name for name, value in before.items()
+               if not torch.equal(module.state_dict()[name], value)]
+    assert sorted(changed) == (sorted(before) if moves else [])
+
+
+def test_the_mean_gradient_of_drawn_keys_is_that_of_all_pairs_of_keys():
+    """Two keys k, l are drawn from alpha. The one with the larger R gets -|dR| log alpha, the other
+    -|dR| log(1 - alpha). The expectation over all pairs is enumerated by a plain loop."""
+    model = make(key='drawn', beta=1.0, factor=3.0)
+    model.out.weight.data *= 5                          # the keys make a difference
+    batch = make_batch()
+    copies = torch.zeros(200, dtype=torch.long)         # of the first video and its first caption
+    one, many = ({name: select(batch[name], rows) for name in ('feats', 'mask', 'captions')}
+                 | {'rows': torch.arange(len(rows)), 'caption_ids': rows}
+                 for rows in (copies[:1], copies))
+    frames, _, audio = model.read(one)
+    _, scores, seen = model.encoder.first(frames, audio, one['mask']['clip'])
+    memory = model.watch(one)[1]
+    rewards = []
+    for key in range(LENGTHS[0]):
+        memory['o'] = model.encoder.second(seen, torch.tensor([key]))
+        rewards.append(-model.cross_entropy([memory], one).item())      # R + a constant
+    alpha = scores[0].softmax(0)
+    expected = torch.zeros(()).double()
+    for k, l in itertools.product(range(LENGTHS[0]), repeat=2):
+        rise = rewards[k] - rewards[l]
+        loss = -rise * alpha[k].log() if rise > 0 else rise * (1 - alpha[k]).log()
+        expected = expected + (alpha[k] * alpha[l]).detach() * loss
+    weight = model.encoder.refocus.w_alpha.weight
+    exact, = torch.autograd.grad(expected, weight)
+    grads = torch.stack([torch.autograd.grad(model(many)[0], weight)[0] for _ in range(60)])
+    allowed = 4 * grads.std(0) / 60 ** 0.5
+    assert ((grads.mean(0) - exact).abs() < allowed).all() and (exact.abs() > allowed).any()
+    assert model.previous_reward.isnan().all()          # no memory is needed
+
+
+def test_constant_keys_need_no_module_and_are_the_same_in_every_batch():
+    batch = make_batch()
+    batch['feats']['key'] = torch.zeros(3, 5, 1).double()
+    batch['feats']['key'][[0, 1, 2], [4, 1, 0]] = 1.0
+    batch['mask']['key'] = batch['mask']['clip']
+    found = {}
+    for key in vre.CONSTANT_KEYS:
+        cfg = Config(features=('clip', 'audio', *['key'] * (key == 'oracle')), key=key)
+        assert [name for name, _, _ in vre.stages(cfg)] == ['frozen', 'reward']
+        torch.manual_seed(0)
+        sizes = helpers.sizes({'clip': [2, 3, 4], 'audio': [3], 'key': [1]}, vocab=9, captions=8)
+        model = Captioner(dataclasses.replace(cfg, stage='frozen'), sizes).double()
+        assert not any('refocus' in name for name in model.state_dict())
+        found[key] = model.watch(batch)[1]['key'].argmax(1).tolist()
+        alone = {name: select(batch[name], torch.tensor([1])) for name in ('feats', 'mask')}
+        alone['ids'] = batch['ids'][1:2]
+        assert model.watch(alone)[1]['key'].argmax(1).tolist() == found[key][1:2]
+        assert set(model(batch)[1]) == {'xe1', 'xe2'}
+    assert found['middle'] == [2, 2, 0] and found['oracle'] == [4, 1, 0]
+    assert all(key < length for key, length in zip(found['random'], LENGTHS))
+    many = batch | {'ids': [f'video{i}' for i in range(3)]}
+    model.cfg.key = 'random'
+    assert model.choose_key(None, many).tolist() != found['random']
+    with pytest.raises(data.BadInput, match='--key oracle --features clip audio: the last feature'):
+        make('frozen', key='oracle')
+
+
 def test_the_reward_of_the_last_epoch_is_kept_per_caption_and_in_training_alone():
     model = make()
     batch = make_batch()
@@ -346,7 +427,7 @@ def test_each_stage_starts_from_the_stage_before():
     for seed in range(4):                               # its key frames are the joint model's
         keys = [model.watch(make_batch(seed))[1]['key'] for model in (joint, frozen)]
         assert torch.equal(*keys)
-    for variant in VARIANTS[:3]:                        # one step: one model in all stages
+    for variant in VARIANTS[:-1]:                       # one step: one model in all stages
         after = make('frozen', variant, seed=1)
         after.start(make('joint', variant).state_dict())
         assert not differing(after, make('joint', variant))
@@ -435,6 +516,6 @@ def test_stages_and_unknown_names():
     for stage in every:
         assert vre.stages(Config(stage=stage[0], **fields)) == [stage]
     assert all(epochs > 0 for _, epochs, _ in vre.stages(Config(**vre.PRESETS['shapes'])))
-    for name, value in (('variant', 'vree'), ('stage', 'froze'), ('step', 0)):
+    for name, value in (('variant', 'vree'), ('stage', 'froze'), ('step', 0), ('key', 'max')):
         with pytest.raises(data.BadInput, match=f'--{name} {value}: choose one of'):
             Config(**{name: value})

