@@ -315,10 +315,8 @@ def validate(run, stage, progress, val, means):
     if progress.stage:
         entry['stage'] = progress.stage
     entry |= {f'val_{name}': value for name, value in scores.items()}
+    entry |= grounding.numbers_by_role(run, stage.model, val)
     entry['seconds'] = round(progress.seconds, 1)
-    numbers = grounding.numbers_by_role(run, stage.model, val)
-    if numbers:
-        entry['words'] = numbers
     progress.entry = entry                              # in case we are killed before write_log
     checkpoint = snapshot(run, stage, progress)
     if better and progress.stage:

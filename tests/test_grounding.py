@@ -110,12 +110,12 @@ def test_the_log_holds_the_paper_s_numbers_by_role_or_slot():
     run = make_run(view=GATE)
     run.vocabulary = Vocabulary.build([CAPTION])
     model = Looks({'gate': np.arange(8) / 8})
-    by_role = {'colour': 1 / 8, 'subject': 2 / 8, 'verb': 3 / 8, 'object colour': 5 / 8,
-               'object': 6 / 8}
-    assert grounding.numbers_by_role(run, model, CORPUS) == {'gate': by_role}
+    assert grounding.numbers_by_role(run, model, CORPUS) == {
+        'gate colour': 1 / 8, 'gate subject': 2 / 8, 'gate verb': 3 / 8,
+        'gate object colour': 5 / 8, 'gate object': 6 / 8}
     answers = {VIDEO: {'noun': 'the', 'verb': 'green'}}
     puzzle = dataclasses.replace(CORPUS, truth={}, answers=answers)
-    assert grounding.numbers_by_role(run, model, puzzle) == {'gate': {'noun': 0, 'verb': 1 / 8}}
+    assert grounding.numbers_by_role(run, model, puzzle) == {'gate noun': 0, 'gate verb': 1 / 8}
     unknown = dataclasses.replace(CORPUS, truth={})
     assert grounding.numbers_by_role(run, model, unknown) == {}
     assert grounding.numbers_by_role(make_run(task='recognise'), Sees(), CORPUS) == {}

@@ -136,8 +136,8 @@ def ground(run, model, corpus, captions):
 
 
 def numbers_by_role(run, model, corpus, clips=100):
-    """-> {label: {role: mean}}, the paper's own numbers at each role (shapes) or slot (puzzles) of
-    the words of references, such as {'ST': {'verb': 0.9}}; {} if the roles are unknown"""
+    """-> {'ST verb': mean, ...}, the paper's own numbers at each role (shapes) or slot (puzzles) of
+    the words of references; {} if the roles are unknown"""
     records = []
     known = (corpus.truth or corpus.answers) and run.paper.VIEW['bars'] and not run.recognises
     for video in corpus.ids[:clips] if known else ():
@@ -148,9 +148,9 @@ def numbers_by_role(run, model, corpus, clips=100):
         look = figures.look_at(run, model, corpus, video, caption)
         for labels, values in look.bars.values():
             for role, numbers in zip(roles, values.tolist()):
-                if role:
-                    records += [(label, {role: number}) for label, number in zip(labels, numbers)]
-    return means(records)
+                named = {f'{label} {role}': number for label, number in zip(labels, numbers)}
+                records += [('log', named)] if role else []
+    return means(records).get('log', {})
 
 
 def ground_recogniser(run, model, corpus):
