@@ -61,6 +61,7 @@ RUNS = {
         'key-middle': '--model vre --dataset puzzle-key --key middle',
         'key-random': '--model vre --dataset puzzle-key --key random',
         'layer-soft': '--model astar --dataset puzzle-layer --variant soft',
+        'layer-random': '--model astar --dataset puzzle-layer --align-init random',
         'layer-hard': '--model astar --dataset puzzle-layer --variant hard',
         'layer-pool2': '--model astar --dataset puzzle-layer --variant pool2',
         'layer-pool3': '--model astar --dataset puzzle-layer --variant pool3',
@@ -98,7 +99,8 @@ PUZZLES = {
               [('ASTAR, soft', 'layer-soft', 'slots'), ('hard', 'layer-hard', 'slots')],
               [('pool2, verb', 'layer-pool2', 'verb'), ('pool3, noun', 'layer-pool3', 'noun'),
                ('verb', 'layer-pool3', 'verb'), ('pool4, noun', 'layer-pool4', 'noun'),
-               ('verb', 'layer-pool4', 'verb'), ('pool5, noun', 'layer-pool5', 'noun')]),
+               ('verb', 'layer-pool4', 'verb'), ('pool5, noun', 'layer-pool5', 'noun'),
+               ('soft with a random alignment, noun', 'layer-random', 'noun')]),
 }
 
 
