@@ -544,7 +544,7 @@ def test_a_folder_of_the_user_is_refused_and_stays(tmp_path, monkeypatch, capsys
     path.parent.mkdir(exist_ok=True)
     path.write_text(text)
     monkeypatch.setattr(dataset, 'store', None)         # refused before anything is rendered
-    with pytest.raises(SystemExit, match='1'):
+    with pytest.raises(SystemExit, match='2'):
         dataset.main(['--root', str(tmp_path), '--limit', '7'])
     error = capsys.readouterr().err
     assert error.startswith(f'error: {tmp_path / "shapes-7"}: ') and '--root' in error

@@ -58,13 +58,14 @@ def make_run(paper='', view=None, feats=None, **training):
         paper = SimpleNamespace(name='looks', VIEW=view, Captioner=Looks, fields=dict)
     feats = feats or SEVEN
     return runs.Run(paper, SimpleNamespace(features=tuple(feats)), runs.Training(**training),
-                    datasets.Dataset(), data.Sizes(feats), given={}, path='run')
+                    datasets.Dataset(), data.Sizes(feats), encoders={}, given={}, path='run')
 
 
 def save(run, model, folder):
     """Write a checkpoint -> the folder"""
     folder.mkdir(exist_ok=True)
-    torch.save({**run.checkpoint(), 'state_dict': model.state_dict()}, folder / 'best.pt')
+    torch.save({**run.checkpoint(), **vars(runs.Progress()), 'state_dict': model.state_dict()},
+               folder / 'best.pt')
     return str(folder)
 
 
@@ -500,7 +501,7 @@ def test_a_glimpse_is_for_clips_that_are_wrong(clips, drawn, capsys, monkeypatch
 
 @pytest.mark.parametrize('command, message', [
     ('figures run --count 0', '--count 0: must be at least 1'),
-    ('figures run --beam 0', '--beam 0: the beam width must be at least 1'),
+    ('figures run --beam 0', '--beam 0: the beam width must be from 1'),
     ('figures run --step 2', '--step 2: .*run is not a run of vre'),
     ('figures run --device toaster', '--device toaster'),
     ('figures run shapes', 'shapes was trained on shapes, .*run on ucf11'),

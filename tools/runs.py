@@ -270,8 +270,7 @@ def check_checkpoint(checkpoint, paper):
     check_forms(checkpoint['dataset'], dataset)
     check_forms(checkpoint['sizes'], {**forms_of(data.Sizes), 'feats': {str: [int]}})
     number = (float, int)
-    entry = {str: (*number, str, {str: {str: number}})}
-    forms = {**forms_of(Progress), 'sums': {str: number}, 'entry': entry,
+    forms = {**forms_of(Progress), 'sums': {str: number}, 'entry': {str: (*number, str)},
              'encoders': {str: dict}, 'given': dict, 'seed': int, 'metric': str,
              'vocab': ([str], type(None))}
     check_forms({name: checkpoint[name] for name in forms}, forms)
