@@ -37,7 +37,7 @@ RUNS = {
         'vre': '--model vre',
         'sta': '--model sta',
         'astar': '--model astar',
-        'c3d': '--model c3d',
+        'c3d': '--model c3d --width 5',
     },
     'puzzles': {
         'place-content': '--model sta --dataset puzzle-place --scores content',
