@@ -6,7 +6,7 @@
     ROOT/shapes/annotations.json          the cache key, names of classes and categories, all clips
     ROOT/shapes/features/clip.npy, .json  (3800, 16, 7, 7, 64) half precision, and ids of the rows
     ROOT/shapes/features/audio...         (3800, 128)
-    ROOT/shapes/features/c3d_pool2...     the maps of C3D and c3d_fc7, 0.3 GB, only on demand
+    ROOT/shapes/features/c3d_pool2...     the maps of C3D and c3d_fc7, 0.5 GB, only on demand
     ROOT/shapes-test/...                  the same for the test clips alone, to score a trained run
 
 Letters:  N clips
@@ -56,7 +56,7 @@ def c3d_item(scene):
 
 
 def c3d_features(ids):
-    """Yields {'c3d_pool2': (N, 4, 28, 28, 10), ...}, a few ids at a time."""
+    """Yields {'c3d_pool2': (N, 4, 28, 28, 16), ...}, a few ids at a time."""
     net = networks.load_c3d()
     for frames in networks.load_batches(c3d_item, ids):
         yield {f'c3d_{part}': x for part, x in networks.c3d_features(net, frames).items()}

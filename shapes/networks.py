@@ -3,11 +3,10 @@
     python -m shapes.networks       train both on endlessly many clips, write shapes/weights/*.pt
 
     three frames (56, 56, 9) --ClipCNN-->       'clip' (7, 7, 64), one for each of 16 frames
-    8 frames (112, 112, 3)   --a narrow C3D-->  'c3d_pool2' (4, 28, 28, 10) ... 'c3d_fc7' (320)
+    8 frames (112, 112, 3)   --a narrow C3D-->  'c3d_pool2' (4, 28, 28, 16) ... 'c3d_fc7' (512)
 
-They replace the pretrained networks of the papers. The clip CNN learns labels of every cell of the
-grid: which shape covers it, its colour, its motion, and how it relates to the other shape. C3D
-learns the actions of a clip and nothing else, as from Sports-1M.
+They replace the pretrained networks of the papers. Training gives every cell of the grid its own
+labels: which shape covers it, its colour, its motion, and how it relates to the other shape.
 
 Letters:  N clips, F frames, H W height and width
 """
@@ -25,7 +24,7 @@ from tqdm import tqdm
 
 import c3d
 from shapes import world
-from shapes.words import ACTIONS, COLOURS, SHAPES
+from shapes.words import ACTIONS, COLOURS, RELATIONS, SHAPES, SIMPLE
 
 WEIGHTS = Path(__file__).parent / 'weights' / 'shapes_clip.pt'
 C3D_WEIGHTS = WEIGHTS.with_name('shapes_c3d.pt')
@@ -258,55 +257,76 @@ def train_clip_cnn(clips):
 
 
 # ------------------------------------------------------- the narrow C3D, for ASTAR
-WIDTH = 5                                       # filters of conv1
+WIDTH = 8                                       # filters of conv1
 FRAMES = (0, 2, 4, 6, 9, 11, 13, 15)            # the frames that it sees: half of them
+# Maps that learn labels of cells -> for each unit of time the frame in its middle
+DENSE = {'pool3': (3, 12), 'pool4': (7,)}
+# pool5 and fc8 learn the slots of the clip. Each slot has one more class, for its absence.
+SLOT_NAMES = {'subject': SHAPES, 'colour': COLOURS, 'action': ACTIONS, 'object': SHAPES,
+              'object colour': COLOURS, 'relation': RELATIONS, 'second action': SIMPLE}
+SLOT_SIZES = {slot: len(names) + 1 for slot, names in SLOT_NAMES.items()}
 
 
 def load_c3d():
-    return load_half(c3d.C3D(WIDTH, len(ACTIONS)), C3D_WEIGHTS)
+    return load_half(c3d.C3D(WIDTH, sum(SLOT_SIZES.values())), C3D_WEIGHTS)
 
 
 @torch.no_grad()
 def c3d_features(net, frames):
-    """frames uint8 (N, 8, 112, 112, 3) -> {'pool2': (N, 4, 28, 28, 10), 'pool3': (N, 2, 14, 14,
-    20), 'pool4': (N, 1, 7, 7, 40), 'pool5': (N, 1, 4, 4, 40), 'fc7': (N, 320)}"""
+    """frames uint8 (N, 8, 112, 112, 3) -> {'pool2': (N, 4, 28, 28, 16), 'pool3': (N, 2, 14, 14,
+    32), 'pool4': (N, 1, 7, 7, 64), 'pool5': (N, 1, 4, 4, 64), 'fc7': (N, 512)}"""
     maps = net.maps(c3d.to_input(frames))
     features = {name: value.permute(0, 2, 3, 4, 1) for name, value in maps.items()}
     return features | {'fc7': net.top(maps['pool5'])}
 
 
-def action_item(scene):
-    """-> frames uint8 (8, 112, 112, 3), float32 (14,): 1 for each of the one or two actions"""
-    labels = np.zeros(len(ACTIONS), np.float32)
-    labels[world.labels(scene)] = 1
-    return world.render(scene, FRAMES), labels
+def slot_item(scene):
+    """-> frames uint8 (8, 112, 112, 3), labels of cells of pool3 (2, 5, 14, 14) and of pool4
+    (1, 5, 7, 7), slots (7)"""
+    fine = np.stack([dense_labels(scene, t) for t in DENSE['pool3']])
+    coarse = np.stack([dense_labels(scene, t) for t in DENSE['pool4']])
+    slots = [[*names, None].index(scene['slots'].get(slot)) for slot, names in SLOT_NAMES.items()]
+    return world.render(scene, FRAMES), fine.repeat(2, 2).repeat(2, 3), coarse, np.array(slots)
 
 
-def action_loss(net, batch):
-    """batch of action_item() -> loss (), {'action': share of clips whose best class is right}"""
-    frames, labels = batch
-    logits = net(c3d.to_input(frames))
-    right = labels.gather(1, logits.argmax(1, keepdim=True)).mean().item()
-    return F.cross_entropy(logits, labels), {'action': right}
+def c3d_losses(net, heads, batch):
+    """batch of slot_item() -> loss (), {what: accuracy}"""
+    frames, fine, coarse, slots = batch
+    maps = net.convolve(c3d.to_input(frames))
+    cells = {name: heads[name](maps[name].transpose(1, 2).flatten(0, 1)) for name in DENSE}
+    clips = {'pool5': heads['pool5'](maps['pool5'].mean((2, 3, 4))),
+             'fc8': net.layers['fc8'](net.top(maps['pool5']))}
+    loss = 0
+    right = {}
+    goals = fine.flatten(0, 1), coarse.flatten(0, 1), slots, slots
+    for (name, logits), goal in zip((cells | clips).items(), goals):
+        each, accuracy = label_loss(logits, goal, SLOT_SIZES if name in clips else HEADS)
+        loss = loss + each
+        right |= {f'{name} {label}': value for label, value in accuracy.items()}
+    return loss, right
 
 
 def train_c3d(clips):
-    """Trains on this number of clips, writes the weight file, prints the accuracy on other clips.
-    The only labels are actions, as in Sports-1M, from which the papers' C3D learned. So nothing
-    makes the high layers keep what a shape looks like."""
+    """Trains on this number of clips, writes the weight file, prints accuracies on other clips.
+    pool3 and pool4 learn the labels of cells. fc8 and the mean of pool5 learn the slots."""
     torch.manual_seed(world.SEED)
-    net = c3d.C3D(WIDTH, len(ACTIONS), dropout=0.0)
+    net = c3d.C3D(WIDTH, sum(SLOT_SIZES.values()), dropout=0.0)
     add_norms(net.layers)
+    heads = nn.ModuleDict()
+    for name in DENSE:
+        heads[name] = nn.Conv2d(c3d.CHANNELS[name] * WIDTH, sum(HEADS.values()), 1)
+    heads['pool5'] = nn.Linear(c3d.CHANNELS['pool5'] * WIDTH, sum(SLOT_SIZES.values()))
 
     def losses(_, batch):
-        return action_loss(net, batch)
+        return c3d_losses(net, heads, batch)
 
-    fit('C3D', net, clips, action_item, losses)
+    fit('C3D', nn.ModuleList([net, heads]), clips, slot_item, losses)
+    net.eval()
+    with torch.no_grad():
+        _, right = c3d_losses(net, heads, collate(slot_item, UNSEEN))
+    report('cells of shapes (pool3, pool4) and slots', right)
     fold_norms(net.layers)
     save_half(net, C3D_WEIGHTS)
-    with torch.no_grad():
-        _, right = action_loss(load_c3d(), collate(action_item, UNSEEN))
-    report('on clips', right)
 
 
 def main(args=None):
@@ -314,7 +334,7 @@ def main(args=None):
         'Train the networks of shapes again. Their weights are included.'))
     parser.add_argument('--network', choices=('clip', 'c3d'), help='train only this one')
     parser.add_argument('--clips', type=int, default=24000,
-                        help='training clips for each (default: 24000, about 10 minutes each)')
+                        help='training clips for each (default: 24000, about 10 and 20 minutes)')
     args = parser.parse_args(args)
     if args.clips < BATCH:
         parser.error(f'--clips {args.clips}: a training step needs {BATCH} clips')
