@@ -130,7 +130,7 @@ def both(rng, count, split):
 # --------------------------------------------------------------------------------------- VRE: key
 
 THINGS = ('star', 'moon', 'sun', 'cloud', 'tree', 'bird', 'fish', 'boat')
-BRIGHT = 4.0                            # a symbol's number; with 1, learning takes twice as long
+BRIGHT = 4.0                            # a symbol's number; with 1, learning was slower
 
 
 def key(rng, count, split):
