@@ -17,7 +17,6 @@ A batch holds N videos and up to a few captions of each. It is a dict:
 
 Letters: N videos, B captions, F frames, L regions, D feature size, T words, V vocabulary.
 """
-import contextlib
 import json
 import os
 import re
@@ -29,11 +28,6 @@ import numpy as np
 import torch
 from numpy.lib.format import open_memmap
 from torch.nn.utils.rnn import pad_sequence
-
-try:
-    import fcntl
-except ImportError:                                     # Windows has no such locks
-    fcntl = None
 
 PAD, EOS, UNK = 0, 1, 2
 
@@ -356,71 +350,3 @@ def to(batch, device):
     if isinstance(batch, dict):
         return {name: to(value, device) for name, value in batch.items()}
     return batch.to(device) if torch.is_tensor(batch) else batch
-
-
-def check_device(name):
-    """Refuse a --device that cannot be used here, before any work is done."""
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = torch.device('meta')
-    if device.type not in ('cpu', 'cuda'):
-        raise BadInput(f'--device {name}: choose cpu, cuda or cuda:N')
-    if device.type == 'cuda' and (device.index or 0) >= torch.cuda.device_count():
-        raise BadInput(f'--device {name}: torch finds no such GPU here; use --device cpu')
-
-
-def set_threads(count):
-    """--threads: how many threads compute. None: one per core, or what OMP_NUM_THREADS says"""
-    if count is None:
-        return
-    if not 1 <= count <= os.cpu_count():
-        raise BadInput(f'--threads {count}: choose from 1 to {os.cpu_count()}, the number of cores')
-    torch.set_num_threads(count)
-
-
-# ------------------------------------------------------------------------------------------ files
-
-@contextlib.contextmanager
-def replacing(path):
-    """Gives the name of a temporary file, which then replaces `path`. So `path` is never
-    incomplete, and after an error it is what it was."""
-    path = Path(path)
-    temporary = path.with_name(f'{path.name}.{os.getpid()}.tmp')
-    if path.exists() and not path.is_file():
-        temporary = path                                # /dev/stdout must not be replaced
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    except (OSError, RuntimeError) as error:            # torch.save on a full disk: RuntimeError
-        raise BadInput(f'cannot write {path}: {error}') from None
-    finally:
-        if temporary != path:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-
-
-@contextlib.contextmanager
-def locked(folder, waiting=''):
-    """Lock a folder that this process writes to. If another process has locked it, print `waiting`
-    and wait, or refuse if there is nothing to print. The lock ends with the process, even if the
-    process is killed."""
-    if fcntl is None:
-        yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        if not waiting:
-            os.close(handle)
-            raise BadInput(f'{folder} is in use by another process: wait until it ends, or choose '
-                           'another folder') from None
-        print(waiting, flush=True)
-        fcntl.flock(handle, fcntl.LOCK_EX)
-    except OSError:
-        pass                                            # some network disks have no locks
-    try:
-        yield
-    finally:
-        os.close(handle)

@@ -25,7 +25,7 @@ import decode
 from data import PAD, BadInput
 from shapes import puzzles
 from shapes import words as shape_words
-from tools import java, runs
+from tools import checkpoints, java, machine, runs
 
 # ---------------------------------------------------------------------------------------- metrics
 
@@ -396,7 +396,7 @@ def write_scores(path, several, corpus, found, key=None):
             rows[i] = {'caption': one, 'references': corpus.captions[i], 'scores': each[i]}
     content = {'runs': [str(run.path) for run in several], 'split': corpus.split,
                'beam': several[0].training.beam, 'key': key, 'scores': scores, 'videos': rows}
-    with data.replacing(path) as temporary:
+    with machine.replacing(path) as temporary:
         temporary.write_text(json.dumps(content, indent=1))
 
 
@@ -479,7 +479,7 @@ def parse(argv):
 
 def main(argv):
     args = parse(argv)
-    loaded = runs.load_all(args)
+    loaded = checkpoints.load_all(args)
     first, model = loaded[0]
     if len(loaded) > 1:
         for run, _ in loaded:

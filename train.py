@@ -43,12 +43,10 @@ and may contain
 import contextlib
 import dataclasses
 import functools
-import json
 import math
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
@@ -62,7 +60,7 @@ from tqdm import tqdm
 import data
 import evaluate
 from data import BadInput
-from tools import flags, grounding, java, runs
+from tools import checkpoints, flags, grounding, java, log, machine, runs
 from tools.runs import Progress
 from tools.word2vec import fill_embedding
 
@@ -78,7 +76,7 @@ REMEMBERED = {                                          # what an optimizer keep
 }
 
 
-# ------------------------------------------------------------------------- messages and the log
+# --------------------------------------------------------------------------------------- messages
 
 def process():
     """-> number of this process, number of processes"""
@@ -96,42 +94,6 @@ def say(text):
             INTERRUPTS.append(signal.SIGPIPE)
 
 
-def write_log(run, entry):
-    path = run.path / 'log.jsonl'
-    try:
-        with open(path, 'a') as file:
-            file.write(json.dumps(entry) + '\n')
-    except OSError as error:
-        raise BadInput(f'cannot write {path}: {error}') from None
-
-
-def repair(run, entry):
-    """Repair what a killed process left: temporary files, a log whose last line is cut off, and a
-    log without the last epoch of the checkpoint. entry: what the log should say about it, or {}"""
-    for path in run.path.glob('*.pt.*.tmp'):
-        path.unlink()
-    path = run.path / 'log.jsonl'
-    text = path.read_bytes() if path.exists() else b''
-    whole = text[:text.rfind(b'\n') + 1]
-    if whole != text:
-        os.truncate(path, len(whole))
-    if entry and json.dumps(entry).encode() not in whole:
-        write_log(run, entry)
-
-
-def write_head(run, args):
-    """The first line of the log: everything that is needed to repeat the run"""
-    found = subprocess.run(['git', 'rev-parse', '--short', 'HEAD'], cwd=Path(__file__).parent,
-                           capture_output=True, text=True)
-    flags = {name: value for name, value in vars(args).items() if not name.startswith('cfg_')}
-    flags['out'] = str(run.path)
-    write_log(run, {'args': flags, 'given': run.given, 'config': dataclasses.asdict(run.cfg),
-                    'training': dataclasses.asdict(run.training), 'seed': run.seed,
-                    'git': found.stdout.strip() or None, 'processes': process()[1],
-                    'threads': torch.get_num_threads(), 'python': sys.version.split()[0],
-                    'torch': torch.__version__})
-
-
 # --------------------------------------------------------------------------------------- training
 
 @dataclass
@@ -143,7 +105,7 @@ class Stage:
     optimizer: torch.optim.Optimizer
     batches: data.Batches
     options: dict                                       # reward_fn, for papers with rewards
-    pace: dict = field(default_factory=dict)            # times of steps, see slowed_down
+    pace: dict = field(default_factory=dict)            # times of steps, see tools/machine.py
 
 
 def make_stage(run, train, epochs, rate):
@@ -162,7 +124,7 @@ def make_stage(run, train, epochs, rate):
 
 def save(path, checkpoint):
     try:
-        with data.replacing(path) as temporary:
+        with machine.replacing(path) as temporary:
             torch.save(checkpoint, temporary)
     except BadInput as error:
         kept = f'the previous {path.name} is intact' if path.exists() else 'nothing was saved yet'
@@ -239,8 +201,9 @@ def train_epoch(run, stage, progress, amp=False):
         bar.set_postfix(loss=f'{progress.sums["loss"] / (number + 1):.3f}')
         progress.batch = number + 1
         progress.seconds = time.time() - began
-        if run.device == 'cpu' and slowed_down(stage.pace, time.time() - step_began, tuple(logs)):
-            bar.write(SLOW)
+        seconds = time.time() - step_began
+        if run.device == 'cpu' and machine.slowed_down(stage.pace, seconds, tuple(logs)):
+            bar.write(machine.SLOW)
         if number + 1 < count:
             stop_if_interrupted(run, stage, progress)
     means = {name: total / count for name, total in joined(progress.sums).items()}
@@ -248,24 +211,6 @@ def train_epoch(run, stage, progress, amp=False):
     progress.batch = 0
     progress.sums = {}
     return means
-
-
-SLOW = ('Steps take three times as long as before. Probably other programs use the same cores, and '
-        'threads wait for one another.\nCtrl-C saves this run; continue it with --resume '
-        '--threads 1')
-
-
-def slowed_down(pace, seconds, kind, window=10):
-    """Have steps become slow? True once for each kind. pace: {kind: [best, its last steps]}, which
-    is updated. kind: what the step logged, since steps with rewards are slower for a good reason"""
-    best, last = pace.setdefault(kind, [math.inf, []])
-    last[:] = [*last[1 - window:], seconds]
-    if len(last) < window or torch.get_num_threads() == 1:
-        return False
-    typical = sorted(last)[window // 2]                 # a single slow step does not count
-    slow = typical > 3 * best
-    pace[kind] = [0.0 if slow else min(best, typical), last]
-    return slow and best > 0
 
 
 def sum_gradients(parameters):
@@ -324,7 +269,7 @@ def validate(run, stage, progress, val, means):
     if better:
         save(run.path / 'best.pt', checkpoint)
     save(run.path / 'last.pt', checkpoint)
-    write_log(run, entry)
+    log.write_log(run, entry)
     shown = '  '.join(f'{name} {value:.3f}' for name, value in scores.items())
     terms = ', '.join(f'{name} {value:.3f}' for name, value in means.items() if name != 'loss')
     say(f'epoch {progress.epoch:3d}  {progress.seconds:5.0f} s  training loss '
@@ -384,7 +329,7 @@ def start_stage(run, model, name, vectors):
         names = [one for one, _, _ in run.paper.stages(everything)]
         if name != names[0]:
             best = run.path / f'best-{names[names.index(name) - 1]}.pt'
-            model.start(runs.load(best, run.dataset.root, run.device)[1].state_dict())
+            model.start(checkpoints.load(best, run.dataset.root, run.device)[1].state_dict())
             return
     if vectors:
         found = fill_embedding(model.embed, vectors, run.vocabulary)
@@ -393,12 +338,12 @@ def start_stage(run, model, name, vectors):
 
 def continue_stage(run, stage, checkpoint):
     """Load the weights, the optimizer and the random numbers of last.pt -> Progress"""
-    runs.load_weights(stage.model, checkpoint, run.path)
+    checkpoints.load_weights(stage.model, checkpoint, run.path)
     parameters = stage.optimizer.param_groups[0]['params']
     try:
         for number, found in checkpoint['optimizer']['state'].items():
             forms = dict.fromkeys(REMEMBERED[run.training.optimizer], parameters[number].detach())
-            runs.check_forms(found, forms | {'step': torch.tensor(0.0)})
+            checkpoints.check_forms(found, forms | {'step': torch.tensor(0.0)})
         stage.optimizer.load_state_dict({**stage.optimizer.state_dict(),
                                          'state': checkpoint['optimizer']['state']})
         torch.set_rng_state(checkpoint['rng'])
@@ -451,8 +396,8 @@ def train_run(run, splits, args, checkpoint):
     """Train in the folder of the run, which no other process uses -> run and model, as train_all"""
     rank, world = process()
     if rank == 0:
-        repair(run, checkpoint['entry'] if checkpoint else {})
-        write_head(run, args)
+        log.repair(run, checkpoint['entry'] if checkpoint else {})
+        log.write_head(run, args, world)
     say(columns(run))
     before = {}
     if world == 1:                                      # while training, Ctrl-C saves first
@@ -486,13 +431,13 @@ def main(argv):
         dist.broadcast_object_list(folder)
     run.path = Path(folder[0])
     say(runs.summary(run, train, val))
-    with data.locked(run.path) if rank == 0 else contextlib.nullcontext():
+    with machine.locked(run.path) if rank == 0 else contextlib.nullcontext():
         run, model = train_run(run, (train, val), args, checkpoint)
     if world > 1:
         dist.destroy_process_group()
     if rank == 0 and (run.path / 'best.pt').exists():
         try:
-            runs.load_weights(model, runs.read_checkpoint(run.path), run.path)
+            checkpoints.load_weights(model, checkpoints.read_checkpoint(run.path), run.path)
             evaluate.report([run], model.eval(), runs.open_split(run))
         except KeyboardInterrupt:
             print(f'\nstopped; the run is whole, and its scores are made by: '

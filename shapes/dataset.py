@@ -25,6 +25,7 @@ from tqdm import tqdm
 import c3d
 import data
 from shapes import networks, words, world
+from tools import machine
 
 VERSION = 3                             # changes whenever the clips or the captions change
 SIZES = {'train': 3000, 'val': 300, 'test': 500}
@@ -73,7 +74,7 @@ def read_json(path):
 
 
 def write_json(path, value):
-    with data.replacing(path) as temporary:
+    with machine.replacing(path) as temporary:
         temporary.write_text(json.dumps(value))
 
 
@@ -183,7 +184,7 @@ def prepare(root, limit=None, kinds=(), part=None):
             return folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with data.locked(folder, f'{folder}: another process is rendering it; waiting'):
+        with machine.locked(folder, f'{folder}: another process is rendering it; waiting'):
             if not is_made(folder, key):
                 render(folder, key, ids)
             if not is_made(folder, key, about):

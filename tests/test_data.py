@@ -2,17 +2,14 @@
 import json
 import os
 import re
-import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-import data
 import helpers
 from data import EOS, PAD, UNK, BadInput, Batches, Corpus, Features, Vocabulary, normalise
 
@@ -262,36 +259,3 @@ def test_damaged_features_are_refused_or_finite(tmp_path, layout):
             except BadInput as error:
                 assert path.stem in str(error) or path.parent.name in str(error), seed
         path.write_bytes(whole)
-
-
-# ------------------------------------------------------------------------------------------ files
-
-def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
-    path = tmp_path / 'a.json'
-    for content in ('first', 'second'):
-        with data.replacing(path) as temporary:
-            temporary.write_text(content)
-    with pytest.raises(KeyboardInterrupt), data.replacing(path) as temporary:
-        temporary.write_text('half')
-        raise KeyboardInterrupt
-    assert path.read_text() == 'second' and list(tmp_path.iterdir()) == [path]
-    for wrong in (tmp_path, path / 'below', tmp_path / 'nowhere' / 'a.json'):
-        with pytest.raises(BadInput, match='cannot write'), data.replacing(wrong) as temporary:
-            temporary.write_text('x')
-    with data.replacing('/dev/null') as temporary:      # a device is written to, not replaced
-        temporary.write_text('x')
-    assert not Path('/dev/null').is_file()
-
-
-def test_a_lock_ends_with_a_process_that_is_killed(tmp_path):
-    code = ('import data, sys, time\n'
-            'with data.locked(sys.argv[1]):\n    print(flush=True); time.sleep(60)')
-    other = subprocess.Popen([sys.executable, '-c', code, tmp_path], stdout=subprocess.PIPE,
-                             cwd=Path(data.__file__).parent)
-    other.stdout.readline()
-    with pytest.raises(BadInput, match='in use by another process'), data.locked(tmp_path):
-        pass
-    other.kill()
-    other.communicate()
-    with data.locked(tmp_path):
-        pass

@@ -7,7 +7,7 @@ import torch
 from test_show import Looks, Sees, clip, make_run
 
 from data import BadInput, Vocabulary
-from tools import grounding, runs
+from tools import checkpoints, grounding, runs
 
 EVEN = np.full((16, 49), 1 / 784)
 GATE = {'bars': {'gate': ('gate',)}}
@@ -152,7 +152,7 @@ def commands(monkeypatch):
         run.dataset.name = 'msvd' if name == 'real' else 'shapes'
         model = Sees(False) if name == 'rec' else Looks({'space': EVEN[None], 'gate': [0.5]})
         known[name] = run, model
-    monkeypatch.setattr(runs, 'load', lambda path, root, device: known[path])
+    monkeypatch.setattr(checkpoints, 'load', lambda path, root, device: known[path])
     monkeypatch.setattr(runs, 'open_split', lambda run, split: CORPUS)
     monkeypatch.setattr(grounding.evaluate, 'full_scores', lambda *some: ({}, {VIDEO: CAPTION}, {}))
 

@@ -13,6 +13,7 @@ from torch import nn
 import c3d
 import data
 from shapes import dataset, networks, words, world
+from tools import machine
 
 COUNTS = {'train': 160, 'val': 30, 'test': 50}
 IDS = [f'{split}{i:05d}' for split, count in COUNTS.items() for i in range(count)]
@@ -504,7 +505,7 @@ def test_a_second_start_waits_for_the_first(made, tmp_path, monkeypatch):
     folder.mkdir()
     found = []
     second = threading.Thread(target=lambda: found.append(dataset.prepare(tmp_path, 7)))
-    with data.locked(folder):
+    with machine.locked(folder):
         second.start()
         assert told.wait(30)
         shutil.copytree(made, folder, dirs_exist_ok=True)

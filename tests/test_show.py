@@ -17,7 +17,7 @@ import sta
 from data import BadInput, Corpus, Vocabulary
 from shapes import words as shape_words
 from shapes import world
-from tools import datasets, figures, runs, show
+from tools import checkpoints, datasets, figures, runs, show
 
 GREY = np.full((16, 112, 112, 3), 200, np.uint8)
 SEVEN = {'v': [7, 7, 1]}
@@ -473,7 +473,7 @@ def test_frames_of_real_videos_come_from_a_folder(clips, monkeypatch):
     seen = []
     monkeypatch.setattr(show.caption, 'frames_seen',
                         lambda path, name, info: seen.append((path.name, name)) or GREY)
-    run, _ = runs.load(root / 'run', root)
+    run, _ = checkpoints.load(root / 'run', root)
     run.encoders = {'clip': {'encoder': 'googlenet', 'weights': 'none', 'sampling': 'uniform5'}}
     frames_of = show.find_films(str(root / 'ucf11'), run)
     corpus = runs.open_split(run)

@@ -17,7 +17,7 @@ import evaluate
 import train
 from data import BadInput
 from shapes import words as shape_words
-from tools import datasets, runs
+from tools import checkpoints, datasets, machine, runs
 
 ROOT = Path(__file__).resolve().parents[1]
 NOUNS = ['man', 'woman', 'dog']
@@ -273,7 +273,7 @@ def test_a_start_that_fails_leaves_no_folder_and_nan_is_never_saved(root, tmp_pa
 
 def test_a_run_in_use_is_refused(finished, root, tmp_path):
     out = shutil.copytree(finished['sta'], tmp_path / 'run')
-    with data.locked(out), pytest.raises(BadInput, match='run is in use by another process'):
+    with machine.locked(out), pytest.raises(BadInput, match='run is in use by another process'):
         train.main(['--resume', '--out', str(out), '--root', str(root)])
 
 
@@ -296,13 +296,13 @@ def test_threads_are_counted_and_slow_steps_noticed_once(root, tmp_path, no_repo
     before = torch.get_num_threads()
     train.main(flags('sta', root, tmp_path / 'run', '--epochs', '1', '--threads', '1'))
     assert log(tmp_path / 'run')[0]['threads'] == 1
-    assert not any(train.slowed_down({}, 1.0 if i < 20 else 9.0, ()) for i in range(50))
+    assert not any(machine.slowed_down({}, 1.0 if i < 20 else 9.0, ()) for i in range(50))
     torch.set_num_threads(2)
     pace = {}
     times = [1.0] * 20 + [9.0] * 3 + [1.0] * 20 + [3.1] * 20 + [9.0] * 20
-    slow = [i for i, seconds in enumerate(times) if train.slowed_down(pace, seconds, ('nll',))]
+    slow = [i for i, seconds in enumerate(times) if machine.slowed_down(pace, seconds, ('nll',))]
     assert slow == [47]                                 # when half of 10 steps were slow
-    assert not any(train.slowed_down(pace, 30.0, ('nll', 'reward')) for _ in range(20))
+    assert not any(machine.slowed_down(pace, 30.0, ('nll', 'reward')) for _ in range(20))
     torch.set_num_threads(before)
 
 
@@ -455,7 +455,7 @@ def test_a_run_is_scored_once_until_its_checkpoint_or_the_beam_changes(tmp_path,
     compute = evaluate.evaluate
     monkeypatch.setattr(evaluate, 'evaluate', lambda *args, **more: (
         computed.append(args), compute(*args, **more))[1])
-    run, model = runs.load(out)
+    run, model = checkpoints.load(out)
     corpus = runs.open_split(run)
     first = evaluate.full_scores(run, model, corpus)
     assert not computed and first[0] == json.loads((out / 'captions.json').read_text())['scores']
@@ -464,7 +464,7 @@ def test_a_run_is_scored_once_until_its_checkpoint_or_the_beam_changes(tmp_path,
     assert len(computed) == 1
     assert evaluate.full_scores(run, model, corpus) == compute(run, model, corpus, 2, quick=False)
     assert len(computed) == 1
-    checkpoint = runs.read_checkpoint(out)
+    checkpoint = checkpoints.read_checkpoint(out)
     torch.save({**checkpoint, 'epoch': 9}, out / 'best.pt')
     evaluate.full_scores(run, model, corpus)
     assert len(computed) == 2

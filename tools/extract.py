@@ -31,7 +31,7 @@ from tqdm import tqdm
 
 import data
 from data import BadInput
-from tools import datasets, encoders, runs, video
+from tools import datasets, encoders, machine, runs, video
 
 ENDINGS = '.3gp .avi .flv .gif .m4v .mkv .mov .mp4 .mpeg .mpg .mts .ogv .ts .vob .webm .wmv'
 RECOGNITION = {'ucf11', 'hmdb51', 'hollywood2'}         # STA, chapter 2: GoogLeNet at 30fps
@@ -179,7 +179,7 @@ def parse(argv):
         parser.error('--dataset and --videos are needed')
     if args.labels and args.encoder != 'i3d':
         raise BadInput(f'--labels: {args.encoder} does not recognise actions; use --encoder i3d')
-    data.check_device(args.device)
+    machine.check_device(args.device)
     if args.workers < 0:
         raise BadInput(f'--workers {args.workers}: use 0 to decode in this process, or more')
     if args.dataset in RECOGNITION and args.encoder == 'googlenet' and not args.sampling:

@@ -24,6 +24,7 @@ from matplotlib.patches import Rectangle
 import data
 import decode
 from shapes import world
+from tools import machine
 
 matplotlib.rcParams['text.parse_math'] = False      # a name may contain $, which is not a formula
 WIDTH = 1600                        # pixels of a slide
@@ -267,7 +268,7 @@ def draw(blocks, path):
 
 
 def save_figure(figure, path):
-    with data.replacing(path) as temporary:
+    with machine.replacing(path) as temporary:
         figure.savefig(temporary, dpi=DPI, format='png')
     return Path(path)
 

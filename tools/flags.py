@@ -17,7 +17,7 @@ import evaluate
 from data import BadInput
 from shapes import dataset as shapes
 from shapes import puzzles
-from tools import datasets, runs
+from tools import checkpoints, datasets, machine, runs
 from tools.runs import Training
 
 OPTIMIZERS = ('adam', 'adamw', 'rmsprop')
@@ -183,11 +183,11 @@ def parse(argv):
         first.out = first.out or newest_run(first)
         if not os.path.exists(Path(first.out) / 'last.pt'):
             raise BadInput(f'nothing to resume: there is no {Path(first.out) / "last.pt"}')
-        checkpoint = runs.read_checkpoint(Path(first.out) / 'last.pt')
+        checkpoint = checkpoints.read_checkpoint(Path(first.out) / 'last.pt')
         model = checkpoint['model']
         if first.model not in (None, model):
             raise BadInput(f'--model {first.model}: the run in {first.out} is of {model}')
-        run = runs.restore(checkpoint, first.out, first.root)
+        run = checkpoints.restore(checkpoint, first.out, first.root)
         dataset = run.dataset.name
         first.cfg_task = run.task
     data.choose('--dataset', dataset, datasets.NAMES)
@@ -207,8 +207,8 @@ def parse(argv):
         value = vars(args).get(f'cfg_{name}', vars(args).get(name))
         if value is not None:
             raise BadInput(f'{flag(name)} {value}: {why}')
-    data.check_device(args.device)
-    data.set_threads(args.threads)
+    machine.check_device(args.device)
+    machine.set_threads(args.threads)
     if args.amp and args.device.startswith('cpu'):
         raise BadInput('--amp needs a GPU: on a CPU bfloat16 is many times slower')
     run = resumed_run(args, checkpoint) if checkpoint else new_run(args, paper, dataset, task)
@@ -368,7 +368,7 @@ def new_run(args, paper, dataset, task):
 def resumed_run(args, checkpoint):
     """-> the Run of last.pt. Flags given now override its settings, but the data, the model and
     what decides which epoch is best cannot change."""
-    run = runs.restore(checkpoint, args.out, args.root, args.device)
+    run = checkpoints.restore(checkpoint, args.out, args.root, args.device)
     before = checkpoint['config'] | checkpoint['training']
     kept = {'dataset': run.dataset.name, 'split_scheme': run.dataset.scheme,
             'fold': run.dataset.fold, 'limit': run.dataset.limit,
@@ -395,7 +395,7 @@ def resumed_run(args, checkpoint):
             saved = dataclasses.replace(
                 run, cfg=dataclasses.replace(run.cfg, stage=checkpoint['stage']))
         try:
-            runs.load_weights(saved.build(), checkpoint, run.path)
+            checkpoints.load_weights(saved.build(), checkpoint, run.path)
         except BadInput:
             raise BadInput(f'{", ".join(changed)}: the weights in {run.path} do not fit, because a '
                            'resumed run keeps its model; to change it, start a new run') from None

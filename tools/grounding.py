@@ -21,7 +21,7 @@ import numpy as np
 import evaluate
 from data import BadInput
 from shapes import words, world
-from tools import figures, runs
+from tools import checkpoints, figures, runs
 
 ROLES = ('subject', 'verb', 'direction', 'object')
 OTHERS = ('article', 'colour')          # roles that only the second table has
@@ -214,7 +214,7 @@ def main(argv):
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     runs.add_flags(parser)
     args = parser.parse_args(argv)
-    loaded = runs.load_all(args)
+    loaded = checkpoints.load_all(args)
     for run, _ in loaded:
         if run.dataset.name != 'shapes':
             raise BadInput(f'{run.path} was trained on {run.dataset.name}, and only the dataset '

@@ -13,9 +13,8 @@ import numpy as np
 from PIL import Image                                       # matplotlib needs it, too
 from tqdm import tqdm
 
-import data
 from shapes import words
-from tools import figures
+from tools import figures, machine
 
 VIDEOS = 40                 # at most: the page has to open at once, on a phone too
 
@@ -124,6 +123,6 @@ def write_page(path, several, corpus, frames_of=figures.frames_of):
                'metric': main, 'runs': runs, 'videos': videos}
     text = json.dumps(content).replace('<', '\\u003c')      # no caption can end the script element
     page = Path(__file__).with_name('page.html').read_text('utf-8')
-    with data.replacing(path) as temporary:
+    with machine.replacing(path) as temporary:
         temporary.write_text(page.replace('>DATA<', f'>{text}<'), 'utf-8')
     return Path(path)

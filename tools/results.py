@@ -22,9 +22,8 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-import data
 from data import BadInput, choose
-from tools import runs
+from tools import checkpoints, machine, runs
 
 TOP = Path(__file__).resolve().parents[1]
 RESULTS = TOP / 'results'
@@ -166,7 +165,7 @@ def make_run(table, name, seed):
                        f'{folder}/output.txt')
     path = RESULTS / table / f'{name}-{seed}.json'
     path.parent.mkdir(parents=True, exist_ok=True)
-    with data.replacing(path) as temporary:
+    with machine.replacing(path) as temporary:
         temporary.write_text(json.dumps(record(folder, flags), indent=1))
     if table == 'shipped':
         ship(folder, name)
@@ -175,7 +174,7 @@ def make_run(table, name, seed):
 def ship(folder, name):
     """Store the best weights of a run in shapes/runs/NAME, in half precision, without the state of
     the optimizer."""
-    checkpoint = runs.read_checkpoint(folder)
+    checkpoint = checkpoints.read_checkpoint(folder)
     weights = {}
     for key, value in checkpoint['state_dict'].items():
         weights[key] = value.half() if value.is_floating_point() else value

@@ -24,7 +24,7 @@ import evaluate
 import sta
 from data import BadInput
 from shapes import words as shape_words
-from tools import caption, datasets, extract, figures, java, page, runs
+from tools import caption, checkpoints, datasets, extract, figures, java, page, runs
 
 CURVES = {'loss': 'training loss', 'val_loss': 'validation loss per word',
           'val_CIDEr': 'validation CIDEr', 'val_accuracy': 'validation accuracy',
@@ -61,7 +61,7 @@ def show_figures(args):
     """Some videos of the split, each with every run"""
     if args.count < 1:
         raise BadInput(f'--count {args.count}: must be at least 1')
-    loaded = runs.load_all(args)
+    loaded = checkpoints.load_all(args)
     first = loaded[0][0]
     frames_of = find_films(args.videos, first)
     corpus = runs.open_all(loaded, args.split)
@@ -79,7 +79,7 @@ def show_figures(args):
 def show_page(args):
     if not Path(args.out).parent.is_dir():
         raise BadInput(f'--out {args.out}: there is no folder {Path(args.out).parent}')
-    loaded = runs.load_all(args)
+    loaded = checkpoints.load_all(args)
     if len({run.recognises for run, _ in loaded}) > 1:
         raise BadInput('some of these runs write captions and some recognise actions: make a page '
                        'for each kind')
@@ -210,7 +210,7 @@ def draw_words(shares, frequent, path):
 
 
 def show_words(args):
-    (run, model), = runs.load_all(args)
+    (run, model), = checkpoints.load_all(args)
     if run.recognises:
         raise BadInput(f'{run.path} recognises actions and writes no captions')
     tagger = tag_shapes if run.dataset.name == 'shapes' else tag
@@ -226,7 +226,7 @@ def show_words(args):
 
 # ------------------------------------------------------- glimpses
 def show_glimpse(args):
-    (run, model), = runs.load_all(args)
+    (run, model), = checkpoints.load_all(args)
     if not isinstance(model, sta.Recogniser) or run.cfg.variant != 'soft':
         raise BadInput(f'{run.path}: a glimpse needs a run of sta with --task recognise and '
                        '--variant soft')

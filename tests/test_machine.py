@@ -1,0 +1,41 @@
+"""Files that are never incomplete, and locks that end with their process."""
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import data
+from data import BadInput
+from tools import machine
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
+    path = tmp_path / 'a.json'
+    for content in ('first', 'second'):
+        with machine.replacing(path) as temporary:
+            temporary.write_text(content)
+    with pytest.raises(KeyboardInterrupt), machine.replacing(path) as temporary:
+        temporary.write_text('half')
+        raise KeyboardInterrupt
+    assert path.read_text() == 'second' and list(tmp_path.iterdir()) == [path]
+    for wrong in (tmp_path, path / 'below', tmp_path / 'nowhere' / 'a.json'):
+        with pytest.raises(BadInput, match='cannot write'), machine.replacing(wrong) as temporary:
+            temporary.write_text('x')
+    with machine.replacing('/dev/null') as temporary:      # a device is written to, not replaced
+        temporary.write_text('x')
+    assert not Path('/dev/null').is_file()
+
+
+def test_a_lock_ends_with_a_process_that_is_killed(tmp_path):
+    code = ('import sys, time; from tools import machine\n'
+            'with machine.locked(sys.argv[1]):\n    print(flush=True); time.sleep(60)')
+    other = subprocess.Popen([sys.executable, '-c', code, tmp_path], stdout=subprocess.PIPE,
+                             cwd=Path(data.__file__).parent)
+    other.stdout.readline()
+    with pytest.raises(BadInput, match='in use by another process'), machine.locked(tmp_path):
+        pass
+    other.kill()
+    other.communicate()
+    with machine.locked(tmp_path):
+        pass

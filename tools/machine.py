@@ -1,0 +1,101 @@
+"""The machine that we run on: its device, threads, files and locks."""
+import contextlib
+import math
+import os
+from pathlib import Path
+
+import torch
+
+from data import BadInput
+
+try:
+    import fcntl
+except ImportError:                                     # Windows has no such locks
+    fcntl = None
+
+
+# ------------------------------------------------------- device and threads
+def check_device(name):
+    """Refuse a --device that cannot be used here, before any work is done."""
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = torch.device('meta')
+    if device.type not in ('cpu', 'cuda'):
+        raise BadInput(f'--device {name}: choose cpu, cuda or cuda:N')
+    if device.type == 'cuda' and (device.index or 0) >= torch.cuda.device_count():
+        raise BadInput(f'--device {name}: torch finds no such GPU here; use --device cpu')
+
+
+def set_threads(count):
+    """--threads: how many threads compute. None: one per core, or what OMP_NUM_THREADS says"""
+    if count is None:
+        return
+    if not 1 <= count <= os.cpu_count():
+        raise BadInput(f'--threads {count}: choose from 1 to {os.cpu_count()}, the number of cores')
+    torch.set_num_threads(count)
+
+
+SLOW = ('Steps take three times as long as before. Probably other programs use the same cores, and '
+        'threads wait for one another.\nCtrl-C saves this run; continue it with --resume '
+        '--threads 1')
+
+
+def slowed_down(pace, seconds, kind, window=10):
+    """Have steps become slow? True once for each kind. pace: {kind: [best, its last steps]}, which
+    is updated. kind: what the step logged, since steps with rewards are slower for a good reason"""
+    best, last = pace.setdefault(kind, [math.inf, []])
+    last[:] = [*last[1 - window:], seconds]
+    if len(last) < window or torch.get_num_threads() == 1:
+        return False
+    typical = sorted(last)[window // 2]                 # a single slow step does not count
+    slow = typical > 3 * best
+    pace[kind] = [0.0 if slow else min(best, typical), last]
+    return slow and best > 0
+
+
+
+# ------------------------------------------------------- files
+@contextlib.contextmanager
+def replacing(path):
+    """Gives the name of a temporary file, which then replaces `path`. So `path` is never
+    incomplete, and after an error it is what it was."""
+    path = Path(path)
+    temporary = path.with_name(f'{path.name}.{os.getpid()}.tmp')
+    if path.exists() and not path.is_file():
+        temporary = path                                # /dev/stdout must not be replaced
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    except (OSError, RuntimeError) as error:            # torch.save on a full disk: RuntimeError
+        raise BadInput(f'cannot write {path}: {error}') from None
+    finally:
+        if temporary != path:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+
+
+@contextlib.contextmanager
+def locked(folder, waiting=''):
+    """Lock a folder that this process writes to. If another process has locked it, print `waiting`
+    and wait, or refuse if there is nothing to print. The lock ends with the process, even if the
+    process is killed."""
+    if fcntl is None:
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        if not waiting:
+            os.close(handle)
+            raise BadInput(f'{folder} is in use by another process: wait until it ends, or choose '
+                           'another folder') from None
+        print(waiting, flush=True)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    except OSError:
+        pass                                            # some network disks have no locks
+    try:
+        yield
+    finally:
+        os.close(handle)
