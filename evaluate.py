@@ -3,17 +3,12 @@
     score(references, captions)   BLEU-1..4, METEOR, ROUGE-L and CIDEr, by pycocoevalcap
     make_reward('cider', ...)     the same metrics as rewards, fast enough for every training batch
     evaluate(run, model, corpus)  scores of a model on one split
-    full_scores(run, model, corpus)   the same with beam search and METEOR; computed only once
     report(runs, model, corpus)   the same, printed and written to the run's folder
 """
-import dataclasses
 import functools
-import hashlib
-import json
 import math
 import os
 from collections import Counter
-from pathlib import Path
 
 import shapes  # noqa: F401, before torch: Ctrl-C while importing is one line
 import numpy as np
@@ -25,7 +20,7 @@ import decode
 from data import PAD, BadInput
 from shapes import puzzles
 from shapes import words as shape_words
-from tools import checkpoints, java, machine, runs
+from tools import checkpoints, java, runs
 
 # ---------------------------------------------------------------------------------------- metrics
 
@@ -346,60 +341,6 @@ def table(scores):
     return head + '\n' + '  '.join(f'{value:8.3f}' for value in scores.values())
 
 
-def fingerprint(run, corpus):
-    """-> text that changes whenever the checkpoint, the settings or the references change"""
-    path = Path(run.path)
-    if path.suffix != '.pt':
-        path = path / 'best.pt'
-    settings = [dataclasses.asdict(run.cfg), run.training.beam, corpus.split, corpus.captions]
-    digest = hashlib.sha256(path.read_bytes())
-    digest.update(json.dumps(settings).encode())
-    return digest.hexdigest()
-
-
-def captions_path(several, split):
-    """Where the captions and scores of a run, or of an ensemble, are stored"""
-    name = 'captions' if len(several) == 1 else 'ensemble'
-    return runs.output(several[0], name, '.json' if split == 'test' else f'-{split}.json')
-
-
-def full_scores(run, model, corpus):
-    """What evaluate() returns, with the run's beam and METEOR. Captions and scores are stored in
-    the run's folder, and are used again until the checkpoint or the settings change."""
-    if run.recognises:
-        return evaluate(run, model, corpus)
-    path = captions_path([run], corpus.split)
-    key = fingerprint(run, corpus)
-    try:
-        stored = json.loads(path.read_text())
-        if stored['key'] == key:
-            captions = {i: row['caption'] for i, row in stored['videos'].items()}
-            return stored['scores'], captions, {i: row['scores']
-                                                for i, row in stored['videos'].items()}
-    except (OSError, ValueError, KeyError, TypeError):
-        pass                                            # not scored yet, or by another version
-    found = evaluate(run, model, corpus, run.training.beam, quick=False)
-    write_scores(path, [run], corpus, found, key)
-    return found
-
-
-def write_scores(path, several, corpus, found, key=None):
-    """found: what evaluate() returned -> the file path, with everything about each video"""
-    scores, said, each = found
-    rows = {}
-    for i, one in said.items():
-        if several[0].recognises:
-            rows[i] = {'labels': [corpus.classes[c] for c in corpus.labels[i]],
-                       'class': corpus.classes[one.argmax()],
-                       'probability': round(float(one.max()), 4)}
-        else:
-            rows[i] = {'caption': one, 'references': corpus.captions[i], 'scores': each[i]}
-    content = {'runs': [str(run.path) for run in several], 'split': corpus.split,
-               'beam': several[0].training.beam, 'key': key, 'scores': scores, 'videos': rows}
-    with machine.replacing(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=1))
-
-
 def print_captions(corpus, captions):
     """The first five captions, each with three references"""
     for i, caption in list(captions.items())[:5]:
@@ -421,20 +362,20 @@ def print_classes(corpus, probabilities):
 def report(several, model, corpus, json_path=None):
     """Score one Run, or an ensemble of several. model: the run's model, or the Ensemble. Prints a
     table and some captions, writes all captions to captions.json (ensemble.json), draws one."""
-    from tools import figures                           # matplotlib takes a second to import
+    from tools import figures, scores                   # matplotlib takes a second to import
     run = several[0]
-    path = json_path or captions_path(several, corpus.split)
+    path = json_path or scores.captions_path(several, corpus.split)
     if len(several) == 1:
-        found = full_scores(run, model, corpus)
+        found = scores.full_scores(run, model, corpus)
     else:
         found = evaluate(run, model, corpus, run.training.beam, quick=False)
     if len(several) > 1 or run.recognises or json_path:
-        write_scores(path, several, corpus, found)
-    scores, said, _ = found
+        scores.write_scores(path, several, corpus, found)
+    totals, said, _ = found
     names = ' + '.join(str(one.path) for one in several)
     how = '' if run.recognises else f', beam {run.training.beam}'
     print(f'\n{names}: {run.dataset.name}, {corpus.split} split, {len(said)} videos{how}')
-    print(table(scores) + '\n')
+    print(table(totals) + '\n')
     if run.recognises:
         print_classes(corpus, said)
     else:

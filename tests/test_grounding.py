@@ -154,7 +154,7 @@ def commands(monkeypatch):
         known[name] = run, model
     monkeypatch.setattr(checkpoints, 'load', lambda path, root, device: known[path])
     monkeypatch.setattr(runs, 'open_split', lambda run, split: CORPUS)
-    monkeypatch.setattr(grounding.evaluate, 'full_scores', lambda *some: ({}, {VIDEO: CAPTION}, {}))
+    monkeypatch.setattr(grounding.scores, 'full_scores', lambda *some: ({}, {VIDEO: CAPTION}, {}))
 
 
 def test_one_run_is_measured_in_detail_and_several_are_compared(commands, capsys):

@@ -17,7 +17,7 @@ import evaluate
 import train
 from data import BadInput
 from shapes import words as shape_words
-from tools import checkpoints, datasets, machine, runs
+from tools import checkpoints, datasets, machine, runs, scores
 
 ROOT = Path(__file__).resolve().parents[1]
 NOUNS = ['man', 'woman', 'dog']
@@ -457,16 +457,16 @@ def test_a_run_is_scored_once_until_its_checkpoint_or_the_beam_changes(tmp_path,
         computed.append(args), compute(*args, **more))[1])
     run, model = checkpoints.load(out)
     corpus = runs.open_split(run)
-    first = evaluate.full_scores(run, model, corpus)
+    first = scores.full_scores(run, model, corpus)
     assert not computed and first[0] == json.loads((out / 'captions.json').read_text())['scores']
     run.training.beam = 2
-    evaluate.full_scores(run, model, corpus)
+    scores.full_scores(run, model, corpus)
     assert len(computed) == 1
-    assert evaluate.full_scores(run, model, corpus) == compute(run, model, corpus, 2, quick=False)
+    assert scores.full_scores(run, model, corpus) == compute(run, model, corpus, 2, quick=False)
     assert len(computed) == 1
     checkpoint = checkpoints.read_checkpoint(out)
     torch.save({**checkpoint, 'epoch': 9}, out / 'best.pt')
-    evaluate.full_scores(run, model, corpus)
+    scores.full_scores(run, model, corpus)
     assert len(computed) == 2
 
 

@@ -18,10 +18,9 @@ import argparse
 
 import numpy as np
 
-import evaluate
 from data import BadInput
 from shapes import words, world
-from tools import checkpoints, figures, runs
+from tools import checkpoints, figures, runs, scores
 
 ROLES = ('subject', 'verb', 'direction', 'object')
 OTHERS = ('article', 'colour')          # roles that only the second table has
@@ -182,7 +181,7 @@ def report(loaded, split):
     numbers = []
     for run, model in loaded:
         corpus = runs.open_split(run, split)
-        _, captions, _ = evaluate.full_scores(run, model, corpus)
+        _, captions, _ = scores.full_scores(run, model, corpus)
         roles, positions, keys = ground(run, model, corpus, captions)
         row = []
         for what, role in measures:

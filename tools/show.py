@@ -24,7 +24,7 @@ import evaluate
 import sta
 from data import BadInput
 from shapes import words as shape_words
-from tools import caption, checkpoints, datasets, extract, figures, java, page, runs
+from tools import caption, checkpoints, datasets, extract, figures, java, page, runs, scores
 
 CURVES = {'loss': 'training loss', 'val_loss': 'validation loss per word',
           'val_CIDEr': 'validation CIDEr', 'val_accuracy': 'validation accuracy',
@@ -89,7 +89,7 @@ def show_page(args):
     corpus = runs.open_all(loaded, args.split)
     several = []
     for run, model in loaded:
-        found = evaluate.full_scores(run, model, corpus)
+        found = scores.full_scores(run, model, corpus)
         several.append(page.Scored(run, model, *found))
         how = '' if run.recognises else f', beam {run.training.beam}'
         print(f'{run.title}: {corpus.name}, {corpus.split} split, {len(corpus.ids)} videos{how}')
@@ -216,7 +216,7 @@ def show_words(args):
     tagger = tag_shapes if run.dataset.name == 'shapes' else tag
     tagger(['a'])                                           # fails now, and not after the work
     corpus = runs.open_split(run, args.split)
-    _, captions, _ = evaluate.full_scores(run, model, corpus)
+    _, captions, _ = scores.full_scores(run, model, corpus)
     shares, frequent = word_classes(tagger(captions.values()))
     print('  '.join(f'{kind}s {share:.1%}' for kind, share in shares.items()))
     print('after the five most frequent words: '
