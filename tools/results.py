@@ -34,8 +34,8 @@ RUNS = {
     'shipped': {
         'stats': '--model stats',
         'vre': '--model vre',
-        'sta': '--model sta',
-        'astar': '--model astar',
+        'sta': '--model sta --hidden 192',
+        'astar': '--model astar --variant soft',
         'c3d': '--model c3d --width 5',
     },
     'puzzles': {
