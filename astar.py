@@ -166,8 +166,8 @@ class Convolution(nn.Module):
         return x.permute(0, 2, 3, 4, 1)
 
     # DEVIATION: paper starts U in Eq. 3 at random, as all weights, here --align-init identity
-    # starts it as the identity, because pool5 needs no alignment. Beside it the randomly aligned
-    # low layers are noise at first, so beta moves to pool5, and a weight near 0 passes no gradient.
+    # starts it as the identity, because from a random start the puzzle `layer` is not solved: its
+    # noun is not learned even from pool2 alone. pool5, which needs no alignment, then gets beta.
     def start_as_identity(self):
         """Channel d of the aligned map starts as channel d mod C of the map: ReLU, maximum."""
         weight = self.wide.layer.weight.data                        # (D, C, k, k, k)
