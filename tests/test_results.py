@@ -1,10 +1,15 @@
-"""Tables from logs: every published number comes from a file in results/."""
+"""Tables from logs: every published number comes from a file in results/. And the runs that come
+with the project."""
 import json
 
 import pytest
 
+import evaluate
 from data import BadInput
-from tools import results
+from shapes import dataset, words
+from tools import checkpoints, results, runs
+
+SHIPPED = results.TOP / 'shapes' / 'runs'
 
 
 def make_run(folder, slots):
@@ -57,3 +62,31 @@ def test_a_table_is_made_again_between_its_marks(monkeypatch):
 def test_the_tables_in_the_documents_are_those_of_the_logs(page):
     text = (results.TOP / page).read_text()
     assert results.fill(text) == text, 'run python -m tools.results write'
+
+
+# ------------------------------------------------------- runs that come with the project
+@pytest.mark.parametrize('name', results.RUNS['shipped'])
+def test_a_shipped_run_is_its_weights_alone_and_has_a_log(name):
+    checkpoint = checkpoints.read_checkpoint(SHIPPED / name)
+    run, model = checkpoints.load(SHIPPED / name)
+    assert run.paper.name == name and run.dataset.name == 'shapes' and not model.training
+    assert not {'optimizer', 'rng'} & checkpoint.keys()
+    log = json.loads((results.RESULTS / 'shipped' / f'{name}-0.json').read_text())
+    assert log['command'] == f'python train.py {results.RUNS["shipped"][name]} --seed 0'
+    assert log['videos'] == 500 and log['epochs'][-1]['epoch'] >= checkpoint['epoch']
+
+
+def test_shipped_runs_are_small():
+    assert sum(path.stat().st_size for path in SHIPPED.glob('*/best.pt')) < 8e6
+    assert sum(path.stat().st_size for path in results.RESULTS.rglob('*.json')) < 2e6
+
+
+@pytest.mark.parametrize('name', ['stats', 'vre', 'sta', 'astar'])
+def test_a_shipped_captioner_describes_clips_as_well_as_its_log_says(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(dataset, 'SIZES', {'train': 1, 'val': 1, 'test': 40})
+    run, model = checkpoints.load(SHIPPED / name, str(tmp_path))
+    corpus = runs.open_split(run)
+    captions = evaluate.describe(run, model, corpus, run.training.beam)
+    log = json.loads((results.RESULTS / 'shipped' / f'{name}-0.json').read_text())
+    assert words.slot_accuracy(captions, corpus.truth) == pytest.approx(log['scores']['slots'],
+                                                                        abs=0.08)

@@ -35,7 +35,7 @@ RUNS = {
         'stats': '--model stats',
         'vre': '--model vre',
         'sta': '--model sta --hidden 192',
-        'astar': '--model astar --variant soft',
+        'astar': '--model astar --variant soft --align-init identity',
         'c3d': '--model c3d --width 5',
     },
     'puzzles': {
