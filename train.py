@@ -177,7 +177,7 @@ def train_epoch(run, stage, progress, amp=False):
     began = time.time() - progress.seconds
     bar = tqdm(stage.batches.epoch(epoch, run.seed, progress.batch, rank, world), total=count,
                initial=progress.batch, desc=f'epoch {epoch + 1}/{stage.epochs}', leave=False,
-               disable=rank > 0, mininterval=0.5)
+               disable=rank > 0 or None, mininterval=0.5)     # None: no bar in a file
     stage.model.train()
     for number, batch in enumerate(bar, progress.batch):
         step_began = time.time()
@@ -198,7 +198,7 @@ def train_epoch(run, stage, progress, amp=False):
         stage.optimizer.step()
         for name, value in {'loss': loss.item(), **logs}.items():
             progress.sums[name] = progress.sums.get(name, 0.0) + value * batch['share']
-        bar.set_postfix(loss=f'{progress.sums["loss"] / (number + 1):.3f}')
+        bar.set_postfix(loss=f'{progress.sums["loss"] / (number + 1):.3f}', refresh=False)
         progress.batch = number + 1
         progress.seconds = time.time() - began
         seconds = time.time() - step_began

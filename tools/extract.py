@@ -174,12 +174,15 @@ def parse(argv):
     add('--labels', nargs='+', metavar='FILE', help='only print the actions that I3D recognises')
     add('--device', default='cuda' if torch.cuda.is_available() else 'cpu',
         help='(default: %(default)s)')
+    add('--threads', type=int, metavar='N', help='threads that compute (default: one per core); '
+        'use 1 if other programs are busy')
     args = parser.parse_args(argv)
     if not args.labels and not (args.dataset and args.videos):
         parser.error('--dataset and --videos are needed')
     if args.labels and args.encoder != 'i3d':
         raise BadInput(f'--labels: {args.encoder} does not recognise actions; use --encoder i3d')
     machine.check_device(args.device)
+    machine.set_threads(args.threads)
     if args.workers < 0:
         raise BadInput(f'--workers {args.workers}: use 0 to decode in this process, or more')
     if args.dataset in RECOGNITION and args.encoder == 'googlenet' and not args.sampling:

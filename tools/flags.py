@@ -354,6 +354,9 @@ def new_run(args, paper, dataset, task):
     data.choose('--split-scheme', args.split_scheme or 'official', datasets.SCHEMES)
     data.choose('--fold', args.fold or 1, (1, 2, 3))
     check_paths(args)
+    if args.out and os.path.exists(Path(args.out) / 'last.pt') and 'stage' not in given:
+        raise BadInput(f'{args.out} contains a run: add --resume to continue it, or choose another '
+                       '--out')                         # with --stage, runs share a folder
     source = datasets.Dataset(dataset, args.root, args.split_scheme or 'official', args.fold or 1,
                               args.limit, bool(args.partial))
     if dataset in puzzles.NAMES:
@@ -405,11 +408,7 @@ def resumed_run(args, checkpoint):
 def claim_folder(args, run):
     """Make the folder of a new run -> its path. Two runs never get the same folder."""
     if args.out:
-        out = Path(args.out)
-        if (out / 'last.pt').exists() and 'stage' not in run.given:     # stages share a folder
-            raise BadInput(f'{out} contains a run: add --resume to continue it, or choose another '
-                           '--out')
-        candidates = [out]
+        candidates = [Path(args.out)]
     else:
         parts = [run.paper.name, run.dataset.name]
         parts += [str(run.given[name]) for name in ('task', 'variant') if name in run.given]
