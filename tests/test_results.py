@@ -40,6 +40,15 @@ def test_a_cell_has_the_mean_and_the_range(values, text):
     assert results.mean_and_range(values) == text
 
 
+def test_the_mean_over_runs_such_as_folds(tmp_path, capsys):
+    for name, slots in (('one', 0.5), ('two', 0.75)):
+        make_run(tmp_path / name, slots)
+    results.main(['mean', str(tmp_path / 'one'), str(tmp_path / 'two')])
+    assert capsys.readouterr().out.split('\n')[-2] == '| mean | 0.625 |'
+    with pytest.raises(BadInput, match='no scores there; make them: python evaluate.py'):
+        results.main(['mean', str(tmp_path)])
+
+
 def test_runs_that_have_a_file_are_not_made_again(tmp_path, monkeypatch):
     monkeypatch.setattr(results, 'RESULTS', tmp_path)
     monkeypatch.setitem(results.RUNS, 'puzzles', {'order-st': ''})

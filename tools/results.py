@@ -4,6 +4,8 @@
     python -m tools.results TABLE        print a table
     python -m tools.results run TABLE    make the runs that a table lacks; continues if interrupted
     python -m tools.results write        put every table into README.md and docs/RESULTS.md
+    python -m tools.results mean RUN ... the final scores of some runs (seeds, or folds of HMDB-51)
+                                         and their mean
 
 `run shipped` also stores the weights of its runs in shapes/runs/, which come with the project.
 Each run leaves one small file, results/TABLE/NAME-SEED.json: its command, versions, epochs and
@@ -241,6 +243,24 @@ def shipped_table():
     return rows
 
 
+def mean_table(folders):
+    """Folders of runs that evaluate.py has scored -> their scores, and the mean of each"""
+    found = []
+    for folder in folders:
+        path = Path(folder) / 'captions.json'
+        try:
+            found.append(json.loads(path.read_text())['scores'])
+        except (OSError, ValueError, KeyError, TypeError):
+            raise BadInput(f'{path}: no scores there; make them: python evaluate.py '
+                           f'{folder}') from None
+    names = [name for name in found[0] if all(name in scores for scores in found)]
+    rows = [['run', *names]]
+    for folder, scores in zip(folders, found):
+        rows.append([str(folder), *(f'{scores[name]:.3f}' for name in names)])
+    means = [sum(scores[name] for scores in found) / len(found) for name in names]
+    return [*rows, ['mean', *(f'{mean:.3f}' for mean in means)]]
+
+
 TABLES = {'shipped': shipped_table, 'puzzles': puzzles_table}
 
 
@@ -269,8 +289,8 @@ def fill(page):
 def main(argv):
     parser = argparse.ArgumentParser(prog='python -m tools.results', description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('words', nargs='*', metavar='[run] TABLE',
-                        help=f'a table: {", ".join(TABLES)}; or write')
+    parser.add_argument('words', nargs='*', metavar='WORD',
+                        help=f'as above; the tables are {", ".join(TABLES)}')
     parser.add_argument('--seeds', type=int, metavar='N',
                         help='runs per row, with seeds from 0 on (default: 3; 1 for shipped)')
     parser.add_argument('--jobs', type=int, default=os.cpu_count(),
@@ -283,6 +303,9 @@ def main(argv):
         for table, names in RUNS.items():
             total = seeds[table] * len(names)
             print(f'{table}: {total - len(missing(table, seeds[table]))} of {total} runs')
+        return
+    if args.words[0] == 'mean':
+        print(markdown(mean_table(args.words[1:])) if args.words[1:] else 'mean: name some runs')
         return
     *verb, table = args.words
     if table == 'write':
