@@ -7,6 +7,7 @@ import re
 import pytest
 import torch
 
+import helpers
 from data import BadInput
 from shapes import dataset as shapes
 from tools import flags, runs
@@ -181,7 +182,7 @@ def fuzz(count, seed=0):
 
 
 def test_no_value_of_any_flag_ends_in_a_traceback(capsys):
-    refused, accepted, failures = fuzz(300)
+    refused, accepted, failures = fuzz(5 * helpers.TRIES)
     assert not failures
     assert refused > 150 and accepted > 20
 

@@ -1,4 +1,4 @@
-"""Damaged, foreign and hostile checkpoints, and runs that are killed. TRIES=500 tries more."""
+"""Damaged, foreign and hostile checkpoints, and runs that are killed. FUZZ=500 tries more."""
 import json
 import os
 import random
@@ -17,7 +17,7 @@ from data import BadInput
 from test_train import ROOT, assert_same, epochs, flags, root, weights  # noqa: F401
 from tools import java, runs
 
-TRIES = int(os.environ.get('TRIES', 40))
+TRIES = int(os.environ.get('FUZZ', 40))
 JUNK = [None, True, -1, 0, 2, 10 ** 9, 10 ** 30, -0.5, float('nan'), float('inf'), '', 'x', '../x',
         'tests.helpers', b'x', (), [], {}, [[]], ['x'], {'x': 1}, {1: 2}, torch.zeros(0),
         torch.zeros(3, 3), torch.zeros(2, dtype=torch.long), torch.tensor(float('nan')),
