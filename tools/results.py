@@ -168,7 +168,7 @@ def make_run(table, name, seed):
     path = RESULTS / table / f'{name}-{seed}.json'
     path.parent.mkdir(parents=True, exist_ok=True)
     with machine.replacing(path) as temporary:
-        temporary.write_text(json.dumps(record(folder, flags), indent=1))
+        temporary.write_text(json.dumps(record(folder, flags)))
     if table == 'shipped':
         ship(folder, name)
 
@@ -279,10 +279,10 @@ def fill(page):
         if start not in page:
             continue
         before, _, rest = page.partition(start)
-        _, end, after = rest.partition('\n<!-- end of table -->')
+        _, end, after = rest.partition('<!-- end of table -->')
         if not end:
             raise BadInput(f'table {name}: its end mark is missing')
-        page = before + start + markdown(table()) + end + after
+        page = before + start + markdown(table()) + '\n' + end + after
     return page
 
 
