@@ -384,8 +384,9 @@ def report(several, model, corpus, json_path=None):
     if len(several) == 1:
         print(f'log         {runs.output(run, "log", ".jsonl").with_name("log.jsonl")}')
         video = corpus.ids[0]
-        if not run.recognises:                          # draw the longest caption
-            video = max(said, key=lambda i: len(said[i].split()))
+        if not run.recognises:                          # draw the longest caption that is right
+            right = [i for i in said if said[i] in corpus.captions[i]]
+            video = max(right or said, key=lambda i: len(said[i].split()))
         picture = runs.output(run, 'attention', '.png')
         print(f'picture     {figures.draw_video([(run, model)], corpus, video, picture)}')
 
