@@ -29,8 +29,8 @@ def test_a_record_keeps_the_epochs_and_adds_the_seconds_of_all_stages(tmp_path):
     found = results.record(tmp_path / 'run', '--model vre')
     assert found['command'] == 'python train.py --model vre --seed 1'
     assert found['seconds'] == 27.0
-    assert [epoch['loss'] for epoch in found['epochs']] == [1.2346, 1.0, 0.5]
-    assert found['scores'] == {'slots': 0.9877} and found['videos'] == 1
+    assert [epoch['loss'] for epoch in found['epochs']] == [1.23456, 1.0, 0.5]
+    assert found['scores'] == {'slots': 0.987654} and found['videos'] == 1
 
 
 @pytest.mark.parametrize('values, text', [

@@ -131,7 +131,7 @@ def record(folder, flags):
 
 
 def rounded(value):
-    return round(value, 4) if isinstance(value, float) else value
+    return round(value, 6) if isinstance(value, float) else value
 
 
 def stages_of(epochs):
