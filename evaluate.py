@@ -382,7 +382,6 @@ def report(several, model, corpus, json_path=None):
         print_captions(corpus, said)
     print(f'captions    {path}')
     if len(several) == 1:
-        print(f'log         {runs.output(run, "log", ".jsonl").with_name("log.jsonl")}')
         video = corpus.ids[0]
         if not run.recognises:                          # draw the longest caption that is right
             right = [i for i in said if said[i] in corpus.captions[i]]
