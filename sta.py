@@ -470,6 +470,7 @@ VIEW = {
     'attention': attention,
     'bars': {'gate': ('gate',)},
     'parts': 4,
-    'legend': 'above each word: the most attended frame of each quarter of the clip, as bright as '
-              'its weight; strip: the weight of every frame',
+    'legend': 'Above each word: the most attended frame of each quarter of the clip. Each word has '
+              'its own scale of brightness. The strip shows the weight of every frame, the gate how '
+              'much of what is seen reaches the word.',
 }

@@ -468,6 +468,4 @@ def attention(aux):
 VIEW = {
     'attention': attention,
     'bars': {'mix': ('ST', 'TS')},
-    'legend': 'Above each word: the frame with the most attention, bright where the word looks. '
-              'The strip shows the weight of every frame.',
 }

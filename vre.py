@@ -153,7 +153,9 @@ def attention(aux):
     return frames * aux['space'][:, None, :]
 
 
-VIEW = {'attention': attention, 'bars': {}, 'key': 'key', 'focus': 'focus', 'steps': (1, 2)}
+VIEW = {'attention': attention, 'bars': {}, 'key': 'key', 'focus': 'focus', 'steps': (1, 2),
+        'legend': 'Above each word: the frame that it looks at most. The strip shows the weight of '
+                  'every frame. The bright places are the same in all frames. Sound is not shown.'}
 
 
 def refocus_loss(reward, previous, scores, key):

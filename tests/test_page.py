@@ -294,7 +294,7 @@ def test_runs_with_other_words_are_compared_without_frames(tmp_path, monkeypatch
 
 def test_captioners_and_recognisers_do_not_share_a_page(monkeypatch):
     known = {'one': make_run(), 'rec': make_run(task='recognise')}
-    monkeypatch.setattr(show.runs, 'load', lambda path, root, device: (known[path], None))
+    monkeypatch.setattr(show.checkpoints, 'load', lambda path, root, device: (known[path], None))
     with pytest.raises(BadInput, match='some recognise actions: make a page for each kind'):
         show.main(['page', 'one', 'rec', '--device', 'cpu'])
 

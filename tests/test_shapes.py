@@ -500,7 +500,7 @@ def test_an_outdated_or_interrupted_dataset_is_never_taken_for_whole(made, tmp_p
 def test_a_second_start_waits_for_the_first(made, tmp_path, monkeypatch):
     monkeypatch.setattr(dataset, 'render', None)        # it must not render again
     told = threading.Event()
-    monkeypatch.setattr(data, 'print', lambda *args, **options: told.set(), raising=False)
+    monkeypatch.setattr(machine, 'print', lambda *args, **options: told.set(), raising=False)
     folder = tmp_path / 'shapes-7'
     folder.mkdir()
     found = []

@@ -290,7 +290,7 @@ def test_vre_frames_its_two_key_frames_and_has_two_captions():
     assert keys[0] == 9 != keys[1] and captions[0] != captions[1]
     block = figures.captioner_block(run, model, corpus, video, GREY)
     (strip,), _ = block.rows
-    assert strip.edges == {'9': ['darkgoldenrod'], str(keys[1]): ['red']}
+    assert strip.edges == {'9': ['tab:blue'], str(keys[1]): ['darkgoldenrod']}
     assert list(strip.pictures) == [str(i) for i in range(1, 17)]
     assert keys[1] == strip.when.argmax() + 1
     for i in (0, 1):
@@ -302,7 +302,7 @@ def test_vre_frames_its_two_key_frames_and_has_two_captions():
         assert [tile.label for tile in tiles] == captions[model.cfg.step - 1].split()
     run.cfg = dataclasses.replace(run.cfg, stage='warm')    # then there is only one step
     block = figures.captioner_block(run, run.build().eval(), corpus, video, GREY)
-    assert block.rows[0][0].edges == {'9': ['darkgoldenrod']} and 'step 2' not in str(block.lines)
+    assert block.rows[0][0].edges == {'9': ['tab:blue']} and 'step 2' not in str(block.lines)
 
 
 # ------------------------------------------------------- recognisers

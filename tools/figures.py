@@ -35,11 +35,11 @@ ROOM = WIDTH - 2 * MARGIN           # pixels between the margins
 GAP = 8                             # pixels between tiles
 LINE = 22                           # pixels of a line of text
 COLOURS = ('tab:blue', 'tab:orange', 'tab:green', 'tab:red')    # of bars
-KEYS = ('darkgoldenrod', 'red')     # of key frames: the default one, the refocused one
-MOST = 'Above each word is the frame that it looks at most, bright where the word looks. ' \
-       'The strip shows the weight of every frame.'
-ALIKE = 'Above each word is the middle frame, bright where the word looks. ' \
-        'It looks at the same places in all frames.'
+KEYS = ('tab:blue', 'darkgoldenrod')    # of key frames: the default one, the refocused one
+MOST = 'Above each word is the frame that it looks at most (the middle one if all are equal). ' \
+       'The strip shows the weight of each frame.'
+ALIKE = 'Above each word is the middle frame, bright where the word looks. One map serves the ' \
+        'whole clip.'
 STRIPS = 'The strip above each word shows the weight of every frame, from the first to the last.'
 RECOGNISED = 'Each frame is bright where the model looks.'
 
@@ -322,15 +322,18 @@ def word_tile(look, t, frames, parts=1):
         tile.note = 'looks at nothing'
         return tile
     tile.when = weights.sum((1, 2))
+    chosen = tile.when
+    if np.ptp(chosen) < 0.01 * chosen.max():                # all alike: a maximum means nothing
+        chosen = -np.abs(np.arange(len(weights)) - len(weights) // 2)
     pieces = np.array_split(np.arange(len(weights)), min(parts, len(weights)))
-    steps = [int(piece[tile.when[piece].argmax()]) for piece in pieces]
+    steps = [int(piece[chosen[piece].argmax()]) for piece in pieces]
     tile.pictures = light_up(frames, steps, weights / weights[steps].max())
     for labels, numbers in look.bars.values():
         if len(labels) == 1:
             tile.label += f'   {labels[0]} {numbers[t, 0]:.2f}'
         else:
             tile.bars += tuple(numbers[t])
-    most = int(tile.when.argmax())
+    most = int(chosen.argmax())
     for label, part in look.parts.items():
         light = part[t] / max(part[t, most].max(), 1e-9)
         tile.small |= dict(zip([label], light_up(frames, [most], light).values()))
@@ -379,7 +382,7 @@ def captioner_block(run, model, corpus, video, frames):
         block.lines += paragraph(STRIPS)
     if any(tile.small for tile in tiles):
         names = ' and '.join(look.parts)
-        block.lines += paragraph(f'The small pictures show {names} alone, in the same frame. '
+        block.lines += paragraph(f'The small pictures show {names} alone, at full brightness. '
                                  + about_parts(look))
     for labels, _ in look.bars.values():
         if len(labels) > 1 and any(tile.bars for tile in tiles):
@@ -402,8 +405,9 @@ def key_block(run, looks, frames):
         block.lines += paragraph('A coloured border marks the key frame, from which the clip is '
                                  'read in both directions.')
     if len(looks) > 1:
-        block.lines += paragraph('The strip below the clip shows how likely each frame is the key '
-                                 f'frame. The words are those of step {run.cfg.step}.')
+        block.lines += paragraph('Step 1 always starts at the middle frame. The strip shows how '
+                                 'likely each frame is the key frame of step 2. The words are '
+                                 f'those of step {run.cfg.step}.')
     return block
 
 
