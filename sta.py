@@ -471,6 +471,6 @@ VIEW = {
     'bars': {'gate': ('gate',)},
     'parts': 4,
     'legend': 'Above each word: the most attended frame of each quarter of the clip. Each word has '
-              'its own scale of brightness. The strip shows the weight of every frame, the gate how '
-              'much of what is seen reaches the word.',
+              'its own scale of brightness. The strip shows the weight of every frame, the gate '
+              'how much of what is seen reaches the word.',
 }
