@@ -154,8 +154,8 @@ def attention(aux):
 
 
 VIEW = {'attention': attention, 'bars': {}, 'key': 'key', 'focus': 'focus', 'steps': (1, 2),
-        'legend': 'Above each word: the frame that it looks at most. The strip shows the weight of '
-                  'every frame. The bright places are the same in all frames. Sound is not shown.'}
+        'legend': 'Above each word: the frame that it looks at most; under it the weights of all '
+                  'frames. Places are chosen apart, on the mean of all frames. Sound is not shown.'}
 
 
 def refocus_loss(reward, previous, scores, key):

@@ -454,7 +454,7 @@ def test_a_narrow_window_scrolls_in_one_direction_only(opened):
 
 
 def test_steps_of_several_frames_and_words_that_look_at_nothing(browser, corpus, tmp_path):
-    """As ASTAR: the first word looks at nothing, later ones at a corner of a 4 x 4 grid"""
+    """As ASTAR: the first word has no attention, later ones look at a corner of a 4 x 4 grid"""
     view = {'bars': {'layers': ('low', 'high')}}
     layers = [[0.0, 0.0], [0.4, 0.6]]
     space = np.zeros((2, 2, 16))
@@ -470,7 +470,7 @@ def test_steps_of_several_frames_and_words_that_look_at_nothing(browser, corpus,
     assert browser.run(values) == ['0.40', '0.60']
     browser.hover('cards[0].strips[0].box', 0.45)       # frame 8, of the first step
     assert browser.run(STATUS) == 'gives 25% of its attention to frames 1 to 8 of 16'
-    assert browser.run('choose(0, 0);' + STATUS) == 'looks at nothing'
+    assert browser.run('choose(0, 0);' + STATUS) == 'has no attention'
     assert browser.run(bars) == ['0%', '0%'] and browser.run(values) == ['–', '–']
     meters = 'return cards[0].buttons.map(b => b.querySelectorAll(".meter").length)'
     assert browser.run(meters)[:3] == [0, 1, 1]
@@ -478,7 +478,7 @@ def test_steps_of_several_frames_and_words_that_look_at_nothing(browser, corpus,
     path = page.write_page(tmp_path / 'x.html', [scored('one', corpus, 0, model, view)], corpus)
     browser.open(path)                                  # one step covers all frames
     assert browser.run('choose(0, 2);' + STATUS) == 'has one map for all 16 frames'
-    assert browser.run('choose(0, 0);' + STATUS) == 'looks at nothing'
+    assert browser.run('choose(0, 0);' + STATUS) == 'has no attention'
     assert browser.complaints() == []
 
 

@@ -122,7 +122,7 @@ def test_a_word_shows_the_frame_it_looks_at_most_and_lights_the_place():
     layers = np.array([[0, 0, 0, 0], [0.1, 0.2, 0.3, 0.4], [0.7, 0.1, 0.1, 0.1]])
     look = figures.Look('a cat runs', ['a', 'cat', 'runs'], weights, bars={'x': ('abcd', layers)})
     nothing, first, second = (figures.word_tile(look, t, GREY) for t in range(3))
-    assert nothing == figures.Tile('a', note='looks at nothing')            # no box and no bars
+    assert nothing == figures.Tile('a', note='no attention')            # no box and no bars
     # steps 4 and 1 of 6 are frames 10.7 to 13.3 and 2.7 to 5.3
     assert lit(first, 4) == {'13': (1, 2)} and lit(second, 4) == {'5': (3, 3)}
     assert first.bars == (0.1, 0.2, 0.3, 0.4) and np.allclose(second.when, weights[2].sum((1, 2)))

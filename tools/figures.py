@@ -319,7 +319,7 @@ def word_tile(look, t, frames, parts=1):
     weights = look.weights[t]                               # (F, Y, X)
     tile = Tile(look.words[t])
     if not weights.any():
-        tile.note = 'looks at nothing'
+        tile.note = 'no attention'
         return tile
     tile.when = weights.sum((1, 2))
     chosen = tile.when
@@ -382,7 +382,7 @@ def captioner_block(run, model, corpus, video, frames):
         block.lines += paragraph(STRIPS)
     if any(tile.small for tile in tiles):
         names = ' and '.join(look.parts)
-        block.lines += paragraph(f'The small pictures show {names} alone, at full brightness. '
+        block.lines += paragraph(f'Small: the places of {names} alone, at full brightness. '
                                  + about_parts(look))
     for labels, _ in look.bars.values():
         if len(labels) > 1 and any(tile.bars for tile in tiles):
@@ -405,9 +405,9 @@ def key_block(run, looks, frames):
         block.lines += paragraph('A coloured border marks the key frame, from which the clip is '
                                  'read in both directions.')
     if len(looks) > 1:
-        block.lines += paragraph('Step 1 always starts at the middle frame. The strip shows how '
-                                 'likely each frame is the key frame of step 2. The words are '
-                                 f'those of step {run.cfg.step}.')
+        block.lines += paragraph('Step 1 always starts at the middle frame. The strip under the '
+                                 'clip shows how likely each frame is the key frame of step 2. '
+                                 f'The words are those of step {run.cfg.step}.')
     return block
 
 
