@@ -60,7 +60,8 @@ TASKS = {
 }
 VARIANTS = ('soft', 'avgpool', 'maxpool', 'softmax', 'first')
 SCORES = ('printed', 'content')
-TASK_FIELDS = {'describe': ('embed', 'gate'), 'recognise': ('block', 'block_stride', 'fps')}
+TASK_FIELDS = {'describe': ('embed', 'gate'),
+               'recognise': ('sigmoids', 'block', 'block_stride', 'fps')}
 STORED_FPS = 30             # frames per second of the recognition datasets, Sec. 2.2.1
 
 

@@ -534,7 +534,7 @@ class Captioner(nn.Module):
         else:
             # DEVIATION: paper compares the reward with that of the last epoch, here, with --key
             # drawn, with that of another key which is drawn in the same step, because between two
-            # epochs the captioner changes too, and most of R_e - R_e-1 is this change.
+            # epochs the captioner changes too, and R_e - R_e-1 measures both changes.
             previous = reward.flip(0)
         # UNSPECIFIED: whether the refocusing loss also trains the layers that compute o1; we chose
         # yes, so no gradient is stopped.

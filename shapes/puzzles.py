@@ -2,8 +2,8 @@
 
     python train.py --model stats --dataset puzzle-order
 
-A puzzle is made directly as features, without rendering and without a network, so a run takes a
-minute or two. A symbol is a one-hot vector. The caption consists of a few words, and the score
+A puzzle is made directly as features, without rendering and without a network, so a run takes half
+a minute. A symbol is a one-hot vector. The caption consists of a few words, and the score
 `slots` is the share of the words asked for that are right.
 
     puzzle-place    the noun is the symbol at the marked one of many places  STA: content scores
@@ -72,8 +72,8 @@ SIMPLE_VERBS = 8                        # the last two, opens and closes, differ
 
 
 def order(rng, count, split):
-    """Eight verbs are told by one symbol in one frame. Of two more symbols, both occur in every
-    clip that opens or closes: it opens if the first comes before the second. Validation and test
+    """For each of eight verbs, one symbol occurs in one frame. For `opens` and `closes`, two more
+    symbols both occur: it opens if the first of them comes before the second. Validation and test
     clips ask about these two verbs."""
     verb = rng.integers(len(VERBS), size=count)
     if split != 'train':

@@ -147,7 +147,8 @@ def test_key_asks_for_the_symbol_after_the_one_that_the_sound_names(split):
 
 def test_scores_count_the_words_that_are_asked_for_by_slot():
     answers = {'a': {'noun': 'it', 'verb': 'opens'}, 'b': {'noun': 'it', 'verb': 'closes'}}
-    captions = {'a': 'it opens', 'b': 'it'}
+    captions = {'a': 'it opens', 'b': 'closes it'}      # the right word in the wrong place
     assert puzzles.score(captions, answers) == {'slots': 0.5, 'verb': 0.5}
     answers['b']['noun'] = 'sun'
+    captions['b'] = 'it'
     assert puzzles.score(captions, answers) == {'slots': 0.5, 'noun': 0.5, 'verb': 0.5}

@@ -3,6 +3,7 @@ with the project."""
 import json
 
 import pytest
+import torch
 
 import evaluate
 from data import BadInput
@@ -83,6 +84,18 @@ def test_a_shipped_run_is_its_weights_alone_and_has_a_log(name):
     log = json.loads((results.RESULTS / 'shipped' / f'{name}-0.json').read_text())
     assert log['command'] == f'python train.py {results.RUNS["shipped"][name]} --seed 0'
     assert log['videos'] == 500 and log['epochs'][-1]['epoch'] >= checkpoint['epoch']
+
+
+def test_a_run_is_shipped_in_half_precision_without_its_optimizer(tmp_path, monkeypatch):
+    kept = checkpoints.read_checkpoint(SHIPPED / 'stats')
+    weights = {key: value.float() for key, value in kept['state_dict'].items()}
+    torch.save({**kept, 'state_dict': weights, 'optimizer': {}, 'rng': 1}, tmp_path / 'best.pt')
+    monkeypatch.setattr(results, 'TOP', tmp_path)
+    results.ship(tmp_path, 'copy')
+    found = torch.load(tmp_path / 'shapes' / 'runs' / 'copy' / 'best.pt', weights_only=True)
+    assert found.keys() == kept.keys()
+    for key, value in found['state_dict'].items():
+        assert value.dtype == torch.float16 and torch.equal(value, kept['state_dict'][key])
 
 
 def test_shipped_runs_are_small():

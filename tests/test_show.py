@@ -129,6 +129,10 @@ def test_a_word_shows_the_frame_it_looks_at_most_and_lights_the_place():
     one_step = dataclasses.replace(look, weights=weights[:, 4:5])
     tile = figures.word_tile(one_step, 1, GREY)             # no frame is chosen
     assert lit(tile, 4) == {'all frames': (1, 2)} and tile.when is None
+    even = np.full((1, 5, 4, 4), 0.01)                      # frame 1 leads by less than a hundredth
+    even[0, 0, 2, 1] *= 1.05
+    tile = figures.word_tile(figures.Look('a', ['a'], even), 0, GREY[:5])
+    assert list(tile.pictures) == ['3']                     # so the middle one is shown
 
 
 def test_a_word_shows_the_strongest_frame_of_each_part_of_the_clip_in_one_light():

@@ -17,7 +17,7 @@ import evaluate
 import train
 from data import BadInput
 from shapes import words as shape_words
-from tools import checkpoints, datasets, machine, runs, scores
+from tools import checkpoints, datasets, figures, machine, runs, scores
 
 ROOT = Path(__file__).resolve().parents[1]
 NOUNS = ['man', 'woman', 'dog']
@@ -456,6 +456,7 @@ def test_a_run_is_scored_once_until_its_checkpoint_or_the_beam_changes(tmp_path,
     monkeypatch.setattr(evaluate, 'evaluate', lambda *args, **more: (
         computed.append(args), compute(*args, **more))[1])
     run, model = checkpoints.load(out)
+    assert run.metric == 'slots'                        # a puzzle is about its words
     corpus = runs.open_split(run)
     first = scores.full_scores(run, model, corpus)
     assert not computed and first[0] == json.loads((out / 'captions.json').read_text())['scores']
@@ -468,6 +469,33 @@ def test_a_run_is_scored_once_until_its_checkpoint_or_the_beam_changes(tmp_path,
     torch.save({**checkpoint, 'epoch': 9}, out / 'best.pt')
     scores.full_scores(run, model, corpus)
     assert len(computed) == 2
+    corpus.features['symbols'].path = tmp_path / 'features.npy'
+    (tmp_path / 'features.npy').touch()                 # as if they were extracted again
+    scores.full_scores(run, model, corpus)
+    assert len(computed) == 3
+
+
+def test_the_picture_of_a_run_shows_its_longest_right_caption(tmp_path, monkeypatch):
+    out = tmp_path / 'run'
+    train.main(['--dataset', 'puzzle-order', '--limit', '20', '--epochs', '1', '--out', str(out)])
+    run, model = checkpoints.load(out)
+    corpus = runs.open_split(run)
+    first, second, third = corpus.ids[:3]
+    said = dict.fromkeys(corpus.ids, 'it')
+    said |= {first: 'it opens and closes', second: corpus.captions[second][0]}
+    drawn = []
+    monkeypatch.setattr(scores, 'full_scores', lambda *some: ({}, said, {}))
+    monkeypatch.setattr(figures, 'draw_video', lambda *some: drawn.append(some[2]))
+    evaluate.report([run], model, corpus)
+    said[second] = 'it'                                 # now none is right
+    evaluate.report([run], model, corpus)
+    assert drawn == [second, first]
+
+
+def test_help_needs_no_docstrings():
+    found = subprocess.run([sys.executable, '-OO', str(ROOT / 'train.py'), '--help'],
+                           capture_output=True, text=True)
+    assert found.returncode == 0 and '--even-mix' in found.stdout
 
 
 # --------------------------------------------------------------------------------- a sixth paper

@@ -305,7 +305,9 @@ def main(argv):
             print(f'{table}: {total - len(missing(table, seeds[table]))} of {total} runs')
         return
     if args.words[0] == 'mean':
-        print(markdown(mean_table(args.words[1:])) if args.words[1:] else 'mean: name some runs')
+        if len(args.words) == 1:
+            raise BadInput('mean: name the runs, such as runs/fold-1 runs/fold-2 runs/fold-3')
+        print(markdown(mean_table(args.words[1:])))
         return
     *verb, table = args.words
     if table == 'write':

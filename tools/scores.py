@@ -9,11 +9,15 @@ from tools import machine, runs
 
 
 def fingerprint(run, corpus):
-    """-> text that changes whenever the checkpoint, the settings or the references change"""
+    """-> text that changes whenever the checkpoint, the settings, the features or the references
+    change"""
     path = Path(run.path)
     if path.suffix != '.pt':
         path = path / 'best.pt'
-    settings = [dataclasses.asdict(run.cfg), run.training.beam, corpus.split, corpus.captions]
+    files = [Path(features.path) for features in corpus.features.values()]
+    times = [file.stat().st_mtime for file in files if file.exists()]
+    settings = [dataclasses.asdict(run.cfg), run.training.beam, corpus.split, corpus.captions,
+                times]
     digest = hashlib.sha256(path.read_bytes())
     digest.update(json.dumps(settings).encode())
     return digest.hexdigest()
@@ -27,7 +31,7 @@ def captions_path(several, split):
 
 def full_scores(run, model, corpus):
     """What evaluate.evaluate() returns, with the run's beam and METEOR. The captions and scores are
-    stored in the run's folder, and used again until the checkpoint or the settings change."""
+    stored in the run's folder, and used again until something changes: see fingerprint()."""
     if run.recognises:
         return evaluate.evaluate(run, model, corpus)
     path = captions_path([run], corpus.split)
