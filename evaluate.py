@@ -327,7 +327,7 @@ def evaluate(run, model, corpus, beam=1, quick=True):
     scores['loss'] = loss_per_word(run, model, corpus)
     check_finite(scores, f'the {corpus.split} split')
     if corpus.truth:
-        scores['slots'] = shape_words.slot_accuracy(captions, corpus.truth)
+        scores |= shape_words.score(captions, corpus.truth)
     if corpus.answers:
         scores |= puzzles.score(captions, corpus.answers)
     return scores, captions, each

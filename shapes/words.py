@@ -170,6 +170,16 @@ def slot_accuracy(captions, truth):
     return sum(right) / len(right)
 
 
+def score(captions, truth):
+    """captions {id: str}, truth {id: truth of the clip} -> {'slots': share of all slots that are
+    right, 'order': share of the order-only actions that are right, if there are any}"""
+    scores = {'slots': slot_accuracy(captions, truth)}
+    actions = slot_table(captions, truth)
+    if 'order-only actions' in actions:
+        scores['order'] = actions['order-only actions']
+    return scores
+
+
 def slot_table(captions, truth):
     """captions {id: str}, truth {id: truth of the clip}
     -> {slot, or group of clips or actions: share of slots that are right}"""

@@ -244,6 +244,8 @@ def test_slot_accuracy_and_its_table_by_hand():
         'order-only actions': 0, 'directions': 1, 'other actions': 0, 'subject': 2 / 3, 'colour': 1,
         'object': 1, 'object colour': 0, 'seen combinations': 4 / 6, 'held-out combinations': 3 / 5}
     assert words.slot_accuracy(captions, truth) == (3 + 3 + 1) / (5 + 3 + 3)
+    assert words.score(captions, truth) == {'slots': 7 / 11, 'order': 0}
+    assert words.score({'y': captions['y']}, truth) == {'slots': 1}     # no order-only action
 
 
 @pytest.mark.parametrize('caption, truth, roles', [

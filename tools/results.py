@@ -40,6 +40,18 @@ RUNS = {
         'astar': '--model astar --variant soft --align-init identity',
         'c3d': '--model c3d --width 5',
     },
+    'stats': {
+        'even': '--model stats --even-mix 4',
+        'printed': '--model stats --even-mix 0',
+        'st': '--model stats --variant st',
+        'ts': '--model stats --variant ts',
+        'mean': '--model stats --variant st --pool mean',
+        'mean+lstm': '--model stats --variant st --pool mean+lstm',
+        'lstm': '--model stats --variant st --pool lstm',
+        'ranked': '--model stats --variant st --pool ranked',
+        'temporal': '--model stats --variant st --pool temporal',
+        'mean+temporal': '--model stats --variant st --pool mean+temporal',
+    },
     'puzzles': {
         'place-content': '--model sta --dataset puzzle-place --scores content',
         'place-printed': '--model sta --dataset puzzle-place --scores printed',
@@ -73,6 +85,14 @@ RUNS = {
 
 SCORES = {'Bleu_4': 'BLEU-4', 'METEOR': 'METEOR', 'ROUGE_L': 'ROUGE-L', 'CIDEr': 'CIDEr',
           'slots': 'slots', 'accuracy': 'accuracy'}
+
+# What the paper reports, on MSVD (table 1) and on MSR-VTT (table 2, a run of ST)
+STATS_CIDER = {
+    'even': '', 'printed': '0.802 (MSVD)', 'st': '0.742 (MSVD), 0.404 (MSR-VTT)',
+    'ts': '0.521 (MSVD)', 'mean': '0.389 (MSR-VTT)', 'mean+lstm': '0.388 (MSR-VTT)',
+    'lstm': '0.385 (MSR-VTT)', 'ranked': '0.387 (MSR-VTT)', 'temporal': '0.382 (MSR-VTT)',
+    'mean+temporal': '0.385 (MSR-VTT)',
+}
 
 # Puzzle -> what the answer depends on; cells with the mechanism, and cells without it. A cell is a
 # label, the name of a run and the slot of the caption that is scored.
@@ -205,16 +225,16 @@ def make_runs(table, seeds, jobs):
 
 
 # ------------------------------------------------------- tables
-def mean_and_range(values):
+def mean_and_range(values, digits=2):
     """-> text such as "0.98 (0.97 to 0.99)" """
     if not values:
         return 'not run'
-    mean = sum(values) / len(values)
-    low = f'{min(values):.2f}'
-    high = f'{max(values):.2f}'
+    mean = f'{sum(values) / len(values):.{digits}f}'
+    low = f'{min(values):.{digits}f}'
+    high = f'{max(values):.{digits}f}'
     if low == high:
-        return f'{mean:.2f}'
-    return f'{mean:.2f} ({low} to {high})'
+        return mean
+    return f'{mean} ({low} to {high})'
 
 
 def puzzle_cells(cells):
@@ -230,6 +250,22 @@ def puzzles_table():
     rows = [['puzzle', 'the answer depends on', 'with the mechanism', 'without it']]
     for name, (question, with_it, without) in PUZZLES.items():
         rows.append([f'`{name}`', question, puzzle_cells(with_it), puzzle_cells(without)])
+    return rows
+
+
+def stats_table():
+    """Tables 1 and 2 of STaTS on shapes. ST's weights are those after the last epoch."""
+    rows = [['run', 'seeds', 'CIDEr', 'slots', 'order-only actions', "ST's weight at verbs",
+             'at direction words', "paper's CIDEr"]]
+    for name, flags in RUNS['stats'].items():
+        logs = read('stats', name)
+        cells = [mean_and_range([log['scores'][score] for log in logs], 3)
+                 for score in ('CIDEr', 'slots', 'order')]
+        for word in ('ST verb', 'ST direction'):
+            weights = [log['epochs'][-1][word] for log in logs if word in log['epochs'][-1]]
+            cells.append(mean_and_range(weights) if '--even-mix' in flags else '')
+        label = flags.removeprefix('--model stats ')
+        rows.append([f'`{label}`', str(len(logs)), *cells, STATS_CIDER[name]])
     return rows
 
 
@@ -261,7 +297,7 @@ def mean_table(folders):
     return [*rows, ['mean', *(f'{mean:.3f}' for mean in means)]]
 
 
-TABLES = {'shipped': shipped_table, 'puzzles': puzzles_table}
+TABLES = {'shipped': shipped_table, 'puzzles': puzzles_table, 'stats': stats_table}
 
 
 def markdown(rows):
