@@ -3,7 +3,8 @@
     python -m tools.results              list the tables, and how many of their runs there are
     python -m tools.results TABLE        print a table
     python -m tools.results run TABLE    make the runs that a table lacks; continues if interrupted
-    python -m tools.results write        put every table into README.md and docs/RESULTS.md
+    python -m tools.results write        put every table into README.md, docs/RESULTS.md and
+                                         docs/COURSE.md
     python -m tools.results mean RUN ... the final scores of some runs (seeds, or folds of HMDB-51)
                                          and their mean
 
@@ -19,17 +20,18 @@ import platform
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import torch
 from tqdm import tqdm
 
 from data import BadInput, choose
-from tools import checkpoints, machine, runs
+from tools import checkpoints, course, machine, runs
 
 TOP = Path(__file__).resolve().parents[1]
 RESULTS = TOP / 'results'
-PAGES = ('README.md', 'docs/RESULTS.md')
+PAGES = ('README.md', 'docs/RESULTS.md', 'docs/COURSE.md')
 
 # Table -> name of a run -> flags of train.py
 RUNS = {
@@ -298,6 +300,9 @@ def mean_table(folders):
 
 
 TABLES = {'shipped': shipped_table, 'puzzles': puzzles_table, 'stats': stats_table}
+for lab in course.READ:
+    TABLES[f'lab-{lab}-reading'] = partial(course.reading, lab)
+    TABLES[f'lab-{lab}-runs'] = partial(course.expected, lab, read, mean_and_range)
 
 
 def markdown(rows):
@@ -355,6 +360,7 @@ def main(argv):
     if verb not in ([], ['run']):
         raise BadInput(f'{" ".join(verb)}: expected `run TABLE` or `TABLE`')
     if verb:
+        choose('table', table, RUNS)
         make_runs(table, seeds[table], args.jobs)
     print(markdown(TABLES[table]()))
 
