@@ -1,14 +1,16 @@
 """Tables from logs: every published number comes from a file in results/. And the runs that come
 with the project."""
+import inspect
 import json
 
 import pytest
 import torch
 
 import evaluate
+import stats
 from data import BadInput
 from shapes import dataset, words
-from tools import checkpoints, results, runs
+from tools import checkpoints, course, results, runs
 
 SHIPPED = results.TOP / 'shapes' / 'runs'
 
@@ -72,6 +74,19 @@ def test_a_table_is_made_again_between_its_marks(monkeypatch):
 def test_the_tables_in_the_documents_are_those_of_the_logs(page):
     text = (results.TOP / page).read_text()
     assert results.fill(text) == text, 'run python -m tools.results write'
+
+
+def test_the_course_names_the_lines_of_functions_and_methods():
+    for part, name in ((stats.rank_loss, 'rank_loss'), (stats.Visual.forward, 'Visual.forward')):
+        lines, first = inspect.getsourcelines(part)
+        assert course.line_numbers('stats.py', name) == (first, first + len(lines) - 1)
+
+
+def test_the_course_shows_command_time_and_scores_of_a_run():
+    log = {'command': 'python train.py --x 1 --seed 2', 'seed': 2, 'seconds': 61.7,
+           'scores': {'slots': 0.5}}
+    rows = course.expected(1, lambda table, name: [log], results.mean_and_range)
+    assert rows[1] == ['`python train.py --x 1`', '62 to 62', 'slots 0.50']
 
 
 # ------------------------------------------------------- runs that come with the project
