@@ -11,21 +11,21 @@ TOP = Path(__file__).resolve().parents[1]
 # Lab -> [(file, name of a function or class, where the paper says it, what to look for)]
 READ = {
     1: [('decode.py', 'word_logp', '', 'why `<pad>` can never be chosen'),
-        ('decode.py', 'teacher_force', '', 'the loop of training: the next input is the given word'),
+        ('decode.py', 'teacher_force', '', 'the loop of training: it is given the next input'),
         ('decode.py', 'generate', '', 'the same loop, with a word of its own choice'),
         ('decode.py', 'beam', '', 'follow one row; what happens to the state, and why not to '
                                   'the memory?'),
         ('evaluate.py', 'CiderD', 'arXiv:1411.5726', 'which words count little, and why')],
     2: [('sta.py', 'Recogniser.look', 'Sec. 2.1.2, Eq. 2.4', 'the scores depend on h alone'),
         ('sta.py', 'doubly_stochastic', 'Sec. 2.1.3, Eq. 2.7', 'what is added up, and over what'),
-        ('sta.py', 'Captioner.look', 'Sec. 3.1.2, Eq. 3.2', 'one softmax over all frames and places'),
+        ('sta.py', 'Captioner.look', 'Sec. 3.1.2, Eq. 3.2', 'one softmax for all frames and places'),
         ('sta.py', 'Captioner.step', 'Sec. 3.1.2, Eq. 3.1 to 3.5', 'the gate beta'),
         ('sta.py', 'ContentScores', "the author's code", 'what it reads that Eq. 2.4 does not'),
         ('sta.py', 'glimpse', 'Fig. 2.8', 'gradient descent on where to look')],
     3: [('stats.py', 'Attention', 'Eq. 2', 'additive attention, in two lines'),
         ('stats.py', 'SpaceThenTime', 'Eq. 3 and 8', 'where the order of frames comes in'),
         ('stats.py', 'rank_loss', 'Eq. 6 and 7', 'what makes it small'),
-        ('stats.py', 'TimeThenSpace', 'Eq. 9 to 11', 'the low temperature; the softmax that Eq. 10 forgets'),
+        ('stats.py', 'TimeThenSpace', 'Eq. 9 to 11', 'the temperature; a softmax too few'),
         ('stats.py', 'Visual.forward', 'Eq. 12', 'what the gradient of each branch is multiplied '
                                                  'by'),
         ('stats.py', 'reinforce', 'Sec. 3.4', 'why its value means nothing, only its gradient')],
