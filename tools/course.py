@@ -18,7 +18,7 @@ READ = {
         ('evaluate.py', 'CiderD', 'arXiv:1411.5726', 'which words count little, and why')],
     2: [('sta.py', 'Recogniser.look', 'Sec. 2.1.2, Eq. 2.4', 'the scores depend on h alone'),
         ('sta.py', 'doubly_stochastic', 'Sec. 2.1.3, Eq. 2.7', 'what is added up, and over what'),
-        ('sta.py', 'Captioner.look', 'Sec. 3.1.2, Eq. 3.2', 'one softmax for all frames and places'),
+        ('sta.py', 'Captioner.look', 'Sec. 3.1.2, Eq. 3.2', 'one softmax over frames and places'),
         ('sta.py', 'Captioner.step', 'Sec. 3.1.2, Eq. 3.1 to 3.5', 'the gate beta'),
         ('sta.py', 'ContentScores', "the author's code", 'what it reads that Eq. 2.4 does not'),
         ('sta.py', 'glimpse', 'Fig. 2.8', 'gradient descent on where to look')],
