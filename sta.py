@@ -120,6 +120,9 @@ PRESETS = {
     'hmdb51': dict(task='recognise', hidden=1024, layers=3, penalty=0.0),
     'shapes': dict(features=('clip',), hidden=256, embed=128, dropout=0.0, penalty=0.0, rate=2e-3,
                    schedule='cosine', weight_decay=0.0, max_len=20),
+    # One region per frame: smaller, and a shorter training, chosen on the validation videos.
+    'msvd/vgg16_fc': dict(hidden=256, embed=256, min_count=3, rate=1e-3, schedule='cosine',
+                          epochs=2, videos_per_batch=20),
     'shapes/recognise': dict(hidden=128, layers=3, dropout=0.2, block=16),
     'puzzle': dict(features=('symbols',), hidden=64, embed=32, dropout=0.0, penalty=0.0, rate=3e-3,
                    schedule='cosine', weight_decay=0.0, epochs=20, captions_per_video=1, max_len=4,

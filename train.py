@@ -30,7 +30,7 @@ A paper is one file at the top level: `--model plain` trains plain.py. The file 
 
 and may contain
 
-    PRESETS         {dataset, or dataset/task: {field: value}}: other defaults for that dataset
+    PRESETS         {dataset, dataset/task or dataset/features: {field: value}}: other defaults
     VARIANTS        the choices of --variant; in the same way POOLS are those of a field `pool`
     TASK_FIELDS     {task: fields of Config that only this task reads}, if there are two tasks
     stages(cfg)     [(name, epochs, rate)], if training has several stages. Config then has a field

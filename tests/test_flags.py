@@ -195,3 +195,11 @@ def test_the_known_sizes_of_the_features_are_those_that_are_rendered(tmp_path_fa
     for name, shape in shapes.FEATURES.items():
         assert list(corpus.features[name].check(corpus.ids)[0]) == shape
     assert torch.is_tensor(torch.from_numpy(corpus.features['clip'][corpus.ids[0]]))
+
+
+def test_a_preset_for_features_goes_before_one_for_the_dataset():
+    paper = runs.Paper('stats')
+    assert flags.preset(paper, 'msvd', 'describe')['features'] == ('i3d',)
+    chosen = flags.preset(paper, 'msvd', 'describe', ('vgg16_fc',))
+    assert chosen['rate'] == 5e-4 and chosen['min_count'] == 3      # the second is of the dataset
+    assert 'rate' not in flags.preset(paper, 'msvd', 'describe', ('vgg16_fc', 'i3d'))

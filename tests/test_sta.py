@@ -368,8 +368,9 @@ def test_the_printed_values():
 
 @pytest.mark.parametrize('name', sta.PRESETS)
 def test_presets_are_configs(name):
-    dataset, _, task = name.partition('/')
-    fields = {'task': task or 'describe'} | sta.PRESETS[dataset] | sta.PRESETS[name]
+    dataset, _, part = name.partition('/')
+    task = {'task': 'recognise'} if part == 'recognise' else {}
+    fields = task | sta.PRESETS.get(dataset, {}) | sta.PRESETS[name]
     fields.pop('patience', None)                            # of tools.runs.Training
     assert sta.Config(**fields).variant == 'soft'
 

@@ -254,10 +254,13 @@ def given_settings(args):
     return given
 
 
-def preset(paper, dataset, task):
-    """-> {field: value} for a dataset, where it differs from the paper"""
+def preset(paper, dataset, task, features=None):
+    """-> {field: value} for a dataset, its task and features, where it differs from the paper"""
     values = {}
-    for key in (dataset.split('-')[0], dataset, f'{dataset}/{task}'):   # puzzle, then puzzle-order
+    keys = [dataset.split('-')[0], dataset, f'{dataset}/{task}']        # puzzle, then puzzle-order
+    if features:
+        keys.append(f'{dataset}/{"+".join(features)}')
+    for key in keys:
         values |= paper.PRESETS.get(key, {})
     return values | {'task': task} if task else values
 
@@ -348,7 +351,8 @@ def check_model(run):
 def new_run(args, paper, dataset, task):
     """Flags -> Run. A flag overrides a preset, and a preset overrides the paper's default."""
     given = given_settings(args)
-    cfg, training = settings(paper, {**preset(paper, dataset, task), **given})
+    usual = preset(paper, dataset, task, given.get('features'))
+    cfg, training = settings(paper, {**usual, **given})
     for name in ('limit', 'seed'):
         check_number(name, getattr(args, name))
     data.choose('--split-scheme', args.split_scheme or 'official', datasets.SCHEMES)
