@@ -5,12 +5,13 @@
     evaluate(run, model, corpus)  scores of a model on one split
     report(runs, model, corpus)   the same, printed and written to the run's folder
 """
+import shapes  # noqa: F401, first of all: Ctrl-C while importing is one line
+
 import functools
 import math
 import os
 from collections import Counter
 
-import shapes  # noqa: F401, before torch: Ctrl-C while importing is one line
 import numpy as np
 import torch
 from tqdm import tqdm

@@ -40,6 +40,8 @@ and may contain
                     the processes exchange them after every epoch
     VIEW            what pictures of this paper show (see tools/figures.py)
 """
+import shapes  # noqa: F401, first of all: Ctrl-C while importing is one line
+
 import contextlib
 import dataclasses
 import functools
@@ -52,7 +54,6 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import shapes  # noqa: F401, before torch: Ctrl-C while importing is one line
 import torch
 import torch.distributed as dist
 from tqdm import tqdm

@@ -1,15 +1,18 @@
 """The embedded world: clips of moving shapes, with captions, features and the truth about them."""
 import os
+import signal
 import sys
 
 
-def one_line(kind, error, trace):
-    """Ctrl-C ends a command with one line, even while it imports torch. Every command imports this
-    file first."""
-    if kind is not KeyboardInterrupt:
-        return sys.__excepthook__(kind, error, trace)
-    print('\nstopped', file=sys.stderr, flush=True)
+def stop(*_):
+    """Ctrl-C while a command imports: one line, exit code 130. Raising KeyboardInterrupt would not
+    do, because an import inside a library may swallow it. user_main in tools/runs.py ends this."""
+    os.write(2, b'\nstopped\n')
     os._exit(130)
 
 
-sys.excepthook = one_line
+# Every command imports this file first. Under pytest or in a notebook, Ctrl-C stays what it is, as
+# it does where it is ignored (nohup). '-m': what argv[0] is while `python -m` imports a package.
+if (os.path.basename(sys.argv[0]) in ('-m', 'train.py', 'evaluate.py')
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler):
+    signal.signal(signal.SIGINT, stop)

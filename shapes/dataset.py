@@ -264,10 +264,7 @@ def main(args=None):
     parser.add_argument('--root', default='data', help='data folder (default: data)')
     parser.add_argument('--limit', type=int, help='maximum number of clips per split')
     args = parser.parse_args(args)
-    try:
-        folder = prepare(args.root, args.limit)
-    except data.BadInput as error:
-        parser.exit(2, f'error: {error}\n')
+    folder = prepare(args.root, args.limit)
     train, val, test = [read(folder, split) for split in SIZES]
     constant, accuracy = words.blind_baseline(train, test)
     clips = len(train.ids) + len(val.ids) + len(test.ids)
@@ -276,4 +273,5 @@ def main(args=None):
 
 
 if __name__ == '__main__':
-    main()
+    from tools import runs                              # which imports this file
+    runs.user_main(main)

@@ -1,4 +1,6 @@
 """Files that are never incomplete, and locks that end with their process."""
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -6,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import data
+import shapes
 from data import BadInput
 from tools import machine
 
@@ -39,3 +42,21 @@ def test_a_lock_ends_with_a_process_that_is_killed(tmp_path):
     other.communicate()
     with machine.locked(tmp_path):
         pass
+
+
+@pytest.mark.parametrize('command', [
+    ['train.py', '--help'], ['evaluate.py', '--help'], ['-m', 'tools.show', '--help'],
+    ['-m', 'shapes.dataset', '--help']])
+def test_ctrl_c_while_importing_is_one_line(command, tmp_path):
+    top = Path(data.__file__).parent
+    # A library that swallows Ctrl-C, as some imports do, takes the place of numpy.
+    (tmp_path / 'numpy.py').write_text(
+        'import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\n'
+        '    for _ in range(1000): pass\nexcept BaseException:\n    pass\n')
+    done = subprocess.run([sys.executable, *command], cwd=top, capture_output=True, text=True,
+                          env=os.environ | {'PYTHONPATH': str(tmp_path)}, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, '', '\nstopped\n')
+
+
+def test_ctrl_c_is_unchanged_for_those_who_only_import():
+    assert signal.getsignal(signal.SIGINT) is not shapes.stop       # pytest imports everything

@@ -536,15 +536,14 @@ def test_a_full_disk_is_one_sentence(tmp_path, monkeypatch):
 @pytest.mark.parametrize('name, text', [
     ('holiday.txt', 'x'), ('annotations.json', '{"seed": 1}'), ('annotations.json', '[]'),
     ('annotations.json', 'x'), ('', 'a file, no folder')])
-def test_a_folder_of_the_user_is_refused_and_stays(tmp_path, monkeypatch, capsys, name, text):
+def test_a_folder_of_the_user_is_refused_and_stays(tmp_path, monkeypatch, name, text):
     path = tmp_path / 'shapes-7' / name
     path.parent.mkdir(exist_ok=True)
     path.write_text(text)
     monkeypatch.setattr(dataset, 'store', None)         # refused before anything is rendered
-    with pytest.raises(SystemExit, match='2'):
+    with pytest.raises(data.BadInput, match='--root') as error:
         dataset.main(['--root', str(tmp_path), '--limit', '7'])
-    error = capsys.readouterr().err
-    assert error.startswith(f'error: {tmp_path / "shapes-7"}: ') and '--root' in error
+    assert str(error.value).startswith(f'{tmp_path / "shapes-7"}: ')
     assert path.read_text() == text
     with pytest.raises(data.BadInput, match='--limit 0'):
         dataset.prepare(tmp_path, 0)

@@ -9,6 +9,7 @@ import importlib
 import math
 import os
 import shlex
+import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from pathlib import Path
 import torch
 
 import data
+import shapes
 from data import BadInput
 from tools import datasets
 
@@ -307,6 +309,9 @@ def no_memory(error):
 
 def user_main(main):
     """Run a command. A mistake of the user, or Ctrl-C, prints one line instead of a traceback."""
+    importing = signal.getsignal(signal.SIGINT) is shapes.stop
+    if importing:                                       # that is over: from now on Ctrl-C tidies up
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     for stream in (sys.stdout, sys.stderr):             # a terminal may lack letters such as é
         stream.reconfigure(errors='backslashreplace')
     # Under torchrun all processes make the same mistake, and the first on each machine reports it.
@@ -331,3 +336,6 @@ def user_main(main):
             raise
         print(f'error: not enough memory: try smaller batches or sizes\n({error})', file=sys.stderr)
         sys.exit(2)
+    finally:
+        if importing:                                   # Python's own way out shows tracebacks, too
+            signal.signal(signal.SIGINT, shapes.stop)
