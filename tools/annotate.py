@@ -7,45 +7,29 @@ beside the code it speaks of, together with the equations which that code comput
 name shows the shape that its tensor had in a real training step. One HTML file that needs no
 network and no scripts.
 """
+import argparse
 import ast
 import html
-import importlib
 import re
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
 from latex2mathml import converter
 from pygments.lexers import PythonLexer
 from pygments.token import STANDARD_TYPES, Name
 
-import data
-import decode
 from data import BadInput
-from shapes import puzzles
-from tools import machine, papers, runs
+from tools import machine, papers, runs, trace
 from tools.equations import EQUATIONS
 
+ROOT = papers.ROOT
 NUMBER = r'\d+(?:\.\d+)?'
 MENTION = re.compile(rf'Eq\. {NUMBER}(?:(?:, | and | \+ |-){NUMBER})*(?: of the first version)?')
 # A comment that begins with `Eq. 7`, `L in Eq. 7` and the like tells what its line computes.
 COMPUTES = re.compile(rf'[\w ]{{0,12}}({MENTION.pattern})(?=$|  |[,;:])')
 FUNCTIONS = (ast.FunctionDef, ast.ClassDef)
-ALIGNMENTS = ('mlp', 'hypercolumn', 'avgpool', 'maxpool', 'layers-first', 'fc7-every', 'hard')
-# Name -> puzzle, and settings under which the model runs. A name keeps the shape of the last run.
-RUNS = {
-    'sta': ('place', [dict(task='recognise', block=4), dict(scores='content'), {}]),
-    'stats': ('both', [dict(pool='temporal'), dict(reward_after=0), {}]),
-    'astar': ('layer', [*(dict(variant=name) for name in ALIGNMENTS), {}]),
-    'vre': ('key', [dict(stage='reward', reward='cider', reward_epochs=1), dict(key='drawn'), {}]),
-    'decode': ('both', [dict(reward_after=0, eta=0.1), {}]),
-}
-SMALL = dict(hidden=28, embed=20, attn=12, visual=24, width=2, samples=3)   # all sizes differ
-VIDEOS = 5
 
 
-# ------------------------------------------------------------------ shapes, from a real batch
 def numbers_in(mention):
     """'Eq. 4, 6' -> ['4', '6'];  'Eq. 12-14' -> ['12', '13', '14']"""
     if mention.endswith('version'):
@@ -58,104 +42,6 @@ def numbers_in(mention):
     return found
 
 
-def make_batch(name):
-    """-> batch, Sizes: a few items of a puzzle, with two captions each; for c3d, random frames"""
-    if name == 'c3d':
-        corpus = data.Corpus('random frames', 'val')
-        corpus.labels = {'a': [0], 'b': [1]}
-        frames = torch.randint(256, (2, 24, 112, 112, 3), dtype=torch.uint8).numpy()
-        corpus.features = {'video': puzzles.Table(corpus.labels, frames)}
-    else:
-        corpus = puzzles.read(f'puzzle-{RUNS[name][0]}', 'val', seed=0)
-        corpus.keep(corpus.ids[:VIDEOS])
-        corpus.captions = {video: 2 * texts for video, texts in corpus.captions.items()}
-        corpus.labels = {video: [row % 3] for row, video in enumerate(corpus.ids)}
-    corpus.classes = ['left', 'right', 'up']
-    vocabulary = data.Vocabulary.build(sum(corpus.captions.values(), []))
-    tables = {kind: table.check(corpus.ids) for kind, table in corpus.features.items()}
-    sizes = data.Sizes({kind: shape for kind, (shape, _) in tables.items()}, vocab=len(vocabulary),
-                       frames=max(frames for _, frames in tables.values()),
-                       captions=2 * VIDEOS, classes=len(corpus.classes))
-    batches = data.Batches(corpus, vocabulary if corpus.captions else None)
-    return next(batches.epoch(0)), sizes
-
-
-def train_step(name, batch, sizes):
-    """Run the model of a file forward, once under each of its settings."""
-    paper = importlib.import_module('stats' if name == 'decode' else name)
-    for settings in RUNS.get(name, ('', [{}]))[1]:
-        fields = {**paper.PRESETS.get('puzzle', paper.PRESETS.get('puzzle-key', {})), **SMALL,
-                  **settings}
-        cfg = paper.Config(**{key: value for key, value in fields.items()
-                              if key in paper.Config.__dataclass_fields__})
-        if name == 'c3d' or 'task' in settings:
-            model = paper.Recogniser(cfg, sizes)
-            model.predict(batch)
-            model(batch)
-            continue
-        model = paper.Captioner(cfg, sizes)
-        with torch.no_grad():
-            both = decode.Ensemble([model, model.eval()])
-            decode.beam(both, *both.encode(batch), 3, K=3)
-        model.train()(batch, epoch=0, reward_fn=lambda ids, words: torch.zeros(len(ids)))
-
-
-def describe(value):
-    """A tensor -> its shape; a container of tensors -> their shapes; anything else -> ''"""
-    if torch.is_tensor(value):
-        return str(tuple(value.shape))
-    if isinstance(value, dict):
-        parts = [f'{key} {describe(one)}' for key, one in value.items() if describe(one)]
-        return '{' + ', '.join(parts) + '}' if parts else ''
-    if isinstance(value, (list, tuple)):
-        return ', '.join(part for part in map(describe, value) if part)
-    return ''
-
-
-def assigned_names(source):
-    """-> {line that runs: [(line of the name, name)]}: arguments of functions, and variables"""
-    found = {}
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.setdefault(node.lineno, []).append((node.lineno, node.id))
-        if isinstance(node, ast.FunctionDef):
-            first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
-            names = [(one.lineno, one.arg) for one in node.args.args]
-            found.setdefault(first, []).extend(names)
-    return found
-
-
-def trace(path, run):
-    """Call run() -> {(line, name): shape after the last time that this line of the file ran}"""
-    assigned = assigned_names(path.read_text())
-    shapes = {}
-    last = {}                                           # frame -> the line that it runs
-
-    def record(frame, event, _):
-        for place in assigned.get(last.get(frame), ()):
-            shape = describe(frame.f_locals.get(place[1]))
-            if shape:
-                shapes[place] = shape
-        last[frame] = frame.f_lineno
-        if event == 'return':
-            del last[frame]
-        return record
-
-    def enter(frame, event, _):
-        if frame.f_code.co_filename == str(path):
-            last[frame] = frame.f_code.co_firstlineno
-            return record
-
-    before = sys.gettrace()
-    sys.settrace(enter)
-    try:
-        run()
-    finally:
-        sys.settrace(before)
-    return shapes
-
-
-# ------------------------------------------------------------------ prose and code, as HTML
 def link(text, known):
     """Plain text -> HTML, in which every equation that we know is a link"""
     def one(found):
@@ -167,24 +53,28 @@ def link(text, known):
     return MENTION.sub(one, html.escape(text))
 
 
+def sentence(text, known):
+    """Plain text -> HTML with links, and with `code` in another font"""
+    return re.sub('`([^`]+)`', r'<code>\1</code>', link(text, known))
+
+
 def docstring_html(text, known):
     """A docstring -> HTML: paragraphs, and everything with columns or drawings as it is"""
     parts = []
     for block in re.split(r'\n\s*\n', text.strip('\n')):
-        plain = link(block, known)
         if re.search(r'[^.\s] {2,}\S|^ +\S', block, re.M):
-            parts.append(f'<pre>{plain}</pre>')
+            parts.append(f'<pre>{link(block, known)}</pre>')
         else:
-            parts.append(f'<p>{re.sub("`([^`]+)`", r"<code>\1</code>", plain)}</p>')
+            parts.append(f'<p>{sentence(block, known)}</p>')
     return ''.join(parts)
 
 
 def comment_html(text, known):
     """The text of a comment -> HTML: what differs from the paper, and what is open, is marked"""
     first, *tagged = re.split(r'\b(DEVIATION|UNSPECIFIED): ', text)
-    parts = [f'<p>{link(first, known)}</p>'] if first.strip() else []
+    parts = [f'<p>{sentence(first, known)}</p>'] if first.strip() else []
     for kind, words in zip(tagged[::2], tagged[1::2]):
-        parts.append(f'<p class="{kind.lower()}"><b>{kind}</b> {link(words, known)}</p>')
+        parts.append(f'<p class="{kind.lower()}"><b>{kind}</b> {sentence(words, known)}</p>')
     return ''.join(parts)
 
 
@@ -200,10 +90,148 @@ def code_lines(source, shapes, known):
             title = ''
             if kind in Name and place in shapes and place not in named:
                 named.add(place)
-                title = html.escape(f' title="{piece}: {shapes[place]}"', quote=False)
+                title = f' title="{html.escape(f"{piece}: {shapes[place]}")}"'
             style = STANDARD_TYPES.get(kind, '')
             shown = link(piece, known)
             if piece.strip() and (style or title):
                 shown = f'<span class="{style}"{title}>{shown}</span>'
             lines[-1] += shown
     return lines
+
+
+# ------------------------------------------------------------------ rows and the page
+@dataclass
+class Row:
+    """Lines first to last - 1 of the file, counted from 1, and what is said about them"""
+    first: int
+    last: int = 0
+    prose: list = field(default_factory=list)           # HTML
+    equations: list = field(default_factory=list)       # their numbers
+
+
+def docstrings(source):
+    """-> {first line of a function, class or module: its docstring}, lines of these docstrings"""
+    texts = {}
+    lines = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.Module, *FUNCTIONS)) and ast.get_docstring(node):
+            decorators = getattr(node, 'decorator_list', ())
+            first = min([getattr(node, 'lineno', 1), *(one.lineno for one in decorators)])
+            texts[first] = ast.get_docstring(node)
+            lines.update(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+    return texts, lines
+
+
+def computed(source):
+    """-> {line: numbers of the equations that it computes, as its comment says}"""
+    found = {}
+    for block in papers.comment_blocks(source):
+        line, text = block[0]
+        mention = COMPUTES.match(text)
+        if mention:
+            found[line] = numbers_in(mention[1])
+    return found
+
+
+def rows_of(source, known):
+    """-> list of Row, lines that are prose. A row begins where a passage of prose, a function, a
+    class, a constant or an equation begins; but what follows a comment stays with it."""
+    texts, said = docstrings(source)
+    equations = computed(source)
+    lines = source.split('\n')
+    comments = {}
+    for block in papers.comment_blocks(source):
+        if lines[block[0][0] - 1].lstrip().startswith('#'):
+            comments[block[0][0]] = ' '.join(text for _, text in block)
+            said.update(line for line, _ in block)
+    tree = ast.parse(source)
+    starts = {min([node.lineno, *(one.lineno for one in getattr(node, 'decorator_list', ()))])
+              for node in ast.walk(tree) if isinstance(node, FUNCTIONS) or node in tree.body[1:]}
+    starts |= {line for line in equations if line - 1 not in equations}
+    starts = {1, *comments, *(line for line in starts if line - 1 not in said)}
+    rows = []
+    for line in range(1, len(lines) + 1):
+        if line in starts:
+            rows.append(Row(line))
+        row = rows[-1]
+        row.last = line + 1
+        if line in comments:
+            row.prose.append(comment_html(comments[line], known))
+        if line in texts and line > 1:
+            row.prose.append(docstring_html(texts[line], known))
+        row.equations += [one for one in equations.get(line, ()) if one not in row.equations]
+    return rows, said
+
+
+def equation_html(number, latex, anchor=False):
+    """-> one equation with its number, which links to the section of equations or is its target"""
+    where = f'eq-{number.replace(" ", "-")}'
+    label = f'id="{where}"' if anchor else ''
+    return (f'<div class="equation" {label}><a class="number" href="#{where}">({number})</a>'
+            f'<div class="formula">{converter.convert(latex, display="block")}</div></div>')
+
+
+def legend(name, about):
+    """-> HTML: the colours, the shapes, and a switch that needs no script"""
+    listed = '<a href="#equations">Equations</a> lists them all. ' if EQUATIONS[name] else ''
+    return f'''<div class="legend"><p><b>{name}.py</b>, rendered by
+<code>python -m tools.annotate {name}</code>. {listed}<label><input type="checkbox" id="whole">
+show docstrings and comments in the code, too</label></p>
+<p class="deviation"><b>DEVIATION</b> the code does not do what the paper says</p>
+<p class="unspecified"><b>UNSPECIFIED</b> the paper does not say what to do; we chose</p>
+<p>Point at a <span title="like this">dotted name</span> to see the shape of its tensor in a
+training step on {html.escape(about)}, after the last time that the line ran.</p></div>'''
+
+
+def row_html(row, lines, said, known):
+    """A Row -> HTML. Its code is complete, but what the left side says is hidden there."""
+    left = ''.join(row.prose)
+    left += ''.join(equation_html(number, known[number][0]) for number in row.equations)
+    code = []
+    for line in range(row.first, row.last):
+        end = '\n' if line < len(lines) else ''
+        style = 'line said' if line in said else 'line'
+        code.append(f'<span class="{style}" id="L{line}" data-n="{line}">{lines[line - 1]}{end}'
+                    '</span>')
+    return f'<div class="row"><div class="prose">{left}</div><pre class="code">' + \
+        ''.join(code) + '</pre></div>\n'
+
+
+def page(name, source, shapes, about):
+    """Name of a file, its text, {(line, name): shape}, description of the batch -> HTML"""
+    known = EQUATIONS[name]
+    title, _, rest = (ast.get_docstring(ast.parse(source)) or name).partition('\n')
+    rows, said = rows_of(source.removesuffix('\n'), known)
+    lines = code_lines(source.removesuffix('\n'), shapes, known)
+    top = f'<h1>{link(title, known)}</h1><div class="prose">{docstring_html(rest, known)}</div>'
+    section = ''
+    if known:
+        section = '<h2 id="equations">Equations</h2>\n'
+    for number, (latex, note) in known.items():
+        section += equation_html(number, latex, anchor=True)
+        section += f'<p class="note">{sentence(note, known)}</p>\n' if note else '\n'
+    parts = {'TITLE': html.escape(f'{name}.py: {title}'), 'LEGEND': top + legend(name, about),
+             'ROWS': ''.join(row_html(row, lines, said, known) for row in rows),
+             'EQUATIONS': section}
+    template = Path(__file__).with_suffix('.html').read_text('utf-8')
+    return re.sub(r'\b(TITLE|LEGEND|ROWS|EQUATIONS)\b', lambda word: parts[word[1]], template)
+
+
+def main(argv):
+    parser = runs.Parser(prog='python -m tools.annotate', description=__doc__,
+                         formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('name', choices=[*EQUATIONS, 'all'], help='file to render, without .py')
+    parser.add_argument('--out', help='page to write (default: NAME.html)')
+    args = parser.parse_args(argv)
+    if args.name == 'all' and args.out:
+        raise BadInput('--out names one page, but `all` writes several: leave one of them out')
+    for name in EQUATIONS if args.name == 'all' else [args.name]:
+        path = args.out or f'{name}.html'
+        text = page(name, (ROOT / f'{name}.py').read_text('utf-8'), *trace.shapes_of(name))
+        with machine.replacing(path) as temporary:
+            temporary.write_text(text, 'utf-8')
+        print(f'{path}, {len(text.encode()) / 1e6:.2f} MB')
+
+
+if __name__ == '__main__':
+    runs.user_main(main)

@@ -57,7 +57,8 @@ STATS = {
     '10': (r'e^{\mathrm{TS}}_j = \mathrm{softmax}_j(\mathrm{att}(h_{i-1}, x_{\tau j})), \quad '
            r'\sum_j e^{\mathrm{TS}}_j = 1', 'The paper prints no softmax.'),
     '11': (r'\hat{x}_{\mathrm{TS}} = \sum_j e^{\mathrm{TS}}_j x_{\tau j}', ''),
-    '12': (r'\hat{x} = \tanh \left( \frac{\exp(\beta_1) \hat{x}_{\mathrm{ST}} + \exp(\beta_2) \hat{x}_{\mathrm{TS}}}'
+    '12': (r'\hat{x} = \tanh \left( \frac{\exp(\beta_1) \hat{x}_{\mathrm{ST}} '
+           r'+ \exp(\beta_2) \hat{x}_{\mathrm{TS}}}'
            r'{\exp(\beta_1) + \exp(\beta_2)} \right)', ''),
 }
 
@@ -134,14 +135,18 @@ VRE = {
            'cancels.'),
     '15': (r'\alpha^T = \mathrm{softmax}(a^T)', ''),
     '16': (r'v^T_{\mathrm{Att}} = \sum_{i=0}^{K-1} \alpha^T_i v^f_i', ''),
-    '17': (r'L^{\mathrm{STEP1},e}_{\mathrm{xe}} = - \sum_t \log p^{\mathrm{STEP1},e}(y_t \mid y_{1:t-1}, V^f, v^s, v^a)', ''),
-    '18': (r'L^{\mathrm{STEP2},e}_{\mathrm{xe}} = - \sum_t \log p^{\mathrm{STEP2},e}(y_t \mid y_{1:t-1}, V^f, v^s, v^a)', ''),
-    '20': (r'R_e = - (L^{\mathrm{STEP2},e}_{\mathrm{xe}} - L^{\mathrm{STEP1},e}_{\mathrm{xe}})', ''),
+    '17': (r'L^{\mathrm{STEP1},e}_{\mathrm{xe}} = - \sum_t '
+           r'\log p^{\mathrm{STEP1},e}(y_t \mid y_{1:t-1}, V^f, v^s, v^a)', ''),
+    '18': (r'L^{\mathrm{STEP2},e}_{\mathrm{xe}} = - \sum_t '
+           r'\log p^{\mathrm{STEP2},e}(y_t \mid y_{1:t-1}, V^f, v^s, v^a)', ''),
+    '20': (r'R_e = - (L^{\mathrm{STEP2},e}_{\mathrm{xe}} '
+           r'- L^{\mathrm{STEP1},e}_{\mathrm{xe}})', ''),
     '21': (r'L_{R+} = - |R_e - R_{e-1}| \left( 1^+ \log(\alpha_{i_{\mathrm{key}},e}) '
            r'+ 1^- \log(1 - \alpha_{i_{\mathrm{key}},e}) \right)',
            'The first indicator is 1 if the reward has risen, the second if it has fallen. The '
            'paper prints the difference without the absolute value.'),
-    '22': (r'L_{\mathrm{All}} = L^{\mathrm{STEP2},e}_{\mathrm{xe}} + L^{\mathrm{STEP1},e}_{\mathrm{xe}} + \beta L_{R+}', ''),
+    '22': (r'L_{\mathrm{All}} = L^{\mathrm{STEP2},e}_{\mathrm{xe}} '
+           r'+ L^{\mathrm{STEP1},e}_{\mathrm{xe}} + \beta L_{R+}', ''),
 }
 
 EQUATIONS = {'sta': STA, 'stats': STATS, 'c3d': {}, 'astar': ASTAR, 'vre': VRE, 'decode': {}}
