@@ -27,7 +27,6 @@ NUMBER = r'\d+(?:\.\d+)?'
 MENTION = re.compile(rf'Eq\. {NUMBER}(?:(?:, | and | \+ |-){NUMBER})*(?: of the first version)?')
 # A comment that begins with `Eq. 7`, `L in Eq. 7` and the like tells what its line computes.
 COMPUTES = re.compile(rf'[\w ]{{0,12}}({MENTION.pattern})(?=$|  |[,;:])')
-FUNCTIONS = (ast.FunctionDef, ast.ClassDef)
 
 
 def numbers_in(mention):
@@ -109,15 +108,20 @@ class Row:
     equations: list = field(default_factory=list)       # their numbers
 
 
+def first_line(node):
+    """A node of the syntax tree -> its first line, which may be that of a decorator"""
+    decorators = getattr(node, 'decorator_list', ())
+    return min([getattr(node, 'lineno', 1), *(one.lineno for one in decorators)])
+
+
 def docstrings(source):
     """-> {first line of a function, class or module: its docstring}, lines of these docstrings"""
     texts = {}
     lines = set()
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, (ast.Module, *FUNCTIONS)) and ast.get_docstring(node):
-            decorators = getattr(node, 'decorator_list', ())
-            first = min([getattr(node, 'lineno', 1), *(one.lineno for one in decorators)])
-            texts[first] = ast.get_docstring(node)
+        documented = isinstance(node, (ast.Module, ast.FunctionDef, ast.ClassDef))
+        if documented and ast.get_docstring(node):
+            texts[first_line(node)] = ast.get_docstring(node)
             lines.update(range(node.body[0].lineno, node.body[0].end_lineno + 1))
     return texts, lines
 
@@ -134,8 +138,8 @@ def computed(source):
 
 
 def rows_of(source, known):
-    """-> list of Row, lines that are prose. A row begins where a passage of prose, a function, a
-    class, a constant or an equation begins; but what follows a comment stays with it."""
+    """-> list of Row, lines that are prose. A row begins where a passage of prose, a statement at
+    the top level or an equation begins; but what follows a comment or docstring stays with it."""
     texts, said = docstrings(source)
     equations = computed(source)
     lines = source.split('\n')
@@ -144,9 +148,7 @@ def rows_of(source, known):
         if lines[block[0][0] - 1].lstrip().startswith('#'):
             comments[block[0][0]] = ' '.join(text for _, text in block)
             said.update(line for line, _ in block)
-    tree = ast.parse(source)
-    starts = {min([node.lineno, *(one.lineno for one in getattr(node, 'decorator_list', ()))])
-              for node in ast.walk(tree) if isinstance(node, FUNCTIONS) or node in tree.body[1:]}
+    starts = {*texts, *(first_line(node) for node in ast.parse(source).body[1:])}
     starts |= {line for line in equations if line - 1 not in equations}
     starts = {1, *comments, *(line for line in starts if line - 1 not in said)}
     rows = []

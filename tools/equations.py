@@ -45,7 +45,7 @@ STATS = {
           r'\sum_{j=1}^{n} e^S_{tj} = 1',
           'On a grid, the mean of a place over time takes the place of its feature, so all frames '
           'have the same weights (Sec. 3.1.1).'),
-    '6': (r'\min_\theta \sum_t \mathrm{softplus}(\zeta_t)', ''),
+    '6': (r'\underset{\theta}{\min} \sum_t \mathrm{softplus}(\zeta_t)', ''),
     '7': (r'\zeta_t = \langle \hat{x}_{\mathrm{ST}}, \hat{x}_{t-1} \rangle + \beta '
           r'- \langle \hat{x}_{\mathrm{ST}}, \hat{x}_t \rangle', ''),
     '8': (r'\hat{x}_{\mathrm{ST}} = \bigoplus_{t=1}^{T} \mathrm{LSTM}_\theta(\hat{x}_t)',
