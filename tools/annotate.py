@@ -53,8 +53,9 @@ def link(text, known):
 
 
 def sentence(text, known):
-    """Plain text -> HTML with links, and with `code` in another font"""
-    return re.sub('`([^`]+)`', r'<code>\1</code>', link(text, known))
+    """Plain text -> HTML with links, with `code` in another font, and with real arrows"""
+    linked = link(text, known).replace('-&gt;', '→')
+    return re.sub('`([^`]+)`', r'<code>\1</code>', linked)
 
 
 def docstring_html(text, known):

@@ -6,9 +6,9 @@ paper misprints an equation, it stands here as the code computes it, and the not
 """
 
 STA = {
-    '2.1': (r'\begin{pmatrix} i_t \\ f_t \\ o_t \\ g_t \end{pmatrix} = '
-            r'\begin{pmatrix} \sigma \\ \sigma \\ \sigma \\ \tanh \end{pmatrix} '
-            r'M \begin{pmatrix} h_{t-1} \\ x_t \end{pmatrix}',
+    '2.1': (r'\begin{matrix} i_t \\ f_t \\ o_t \\ g_t \end{matrix} = '
+            r'\begin{matrix} \sigma \\ \sigma \\ \sigma \\ \tanh \end{matrix} '
+            r'M \begin{matrix} h_{t-1} \\ x_t \end{matrix}',
             'The code uses nn.LSTMCell for Eq. 2.1 to 2.3.'),
     '2.2': (r'c_t = f_t \odot c_{t-1} + i_t \odot g_t', ''),
     '2.3': (r'h_t = o_t \odot \tanh(c_t)', ''),
@@ -18,13 +18,13 @@ STA = {
     '2.6': (r'c_0 = f_{\mathrm{init},c} \left( \frac{1}{T} \sum_{t=1}^{T} \frac{1}{K^2} '
             r'\sum_{i=1}^{K^2} X_{t,i} \right), \quad h_0 = f_{\mathrm{init},h} \left( \frac{1}{T} '
             r'\sum_{t=1}^{T} \frac{1}{K^2} \sum_{i=1}^{K^2} X_{t,i} \right)', ''),
-    '2.7': (r'L = - \sum_{t=1}^{T} \sum_{i=1}^{C} y_{t,i} \log \hat{y}_{t,i} + \lambda '
+    '2.7': (r'L = - \sum_{t=1}^{T} \sum_{i=1}^{C} y_{t,i} \log \, \hat{y}_{t,i} + \lambda '
             r'\sum_{i=1}^{K \times K} \left( 1 - \sum_{t=1}^{T} l_{t,i} \right)^2 '
             r'+ \gamma \sum_i \sum_j \theta_{i,j}^2',
             'The optimizer adds the last term, as weight decay.'),
-    '3.1': (r'\begin{pmatrix} i_t \\ f_t \\ o_t \\ g_t \end{pmatrix} = '
-            r'\begin{pmatrix} \sigma \\ \sigma \\ \sigma \\ \tanh \end{pmatrix} '
-            r'M \begin{pmatrix} E y_{t-1} \\ h_{t-1} \\ x_t \end{pmatrix}', ''),
+    '3.1': (r'\begin{matrix} i_t \\ f_t \\ o_t \\ g_t \end{matrix} = '
+            r'\begin{matrix} \sigma \\ \sigma \\ \sigma \\ \tanh \end{matrix} '
+            r'M \begin{matrix} E y_{t-1} \\ h_{t-1} \\ x_t \end{matrix}', ''),
     '3.2': (r'l_{t,i} = p(L_t = i \mid h_{t-1}) = \frac{\exp(W_i^\top h_{t-1})}'
             r'{\sum_{j=1}^{N K^2} \exp(W_j^\top h_{t-1})}',
             'The paper prints a denominator that sums over K × K places only.'),
@@ -32,7 +32,7 @@ STA = {
             r'= \beta_t \sum_{i=1}^{N K^2} l_{t,i} X_i', ''),
     '3.4': (r'p(y_t \mid X, y_{t-1}) \propto \exp(W_p (E y_{t-1} + W_h h_t + W_x x_t))', ''),
     '3.5': (r'\beta_t = \sigma(f_\beta(h_{t-1}))', ''),
-    '3.6': (r'L = - \log P(y \mid x) + \lambda \sum_{i=1}^{N K^2} '
+    '3.6': (r'L = - \log \, P(y \mid x) + \lambda \sum_{i=1}^{N K^2} '
             r'\left( 1 - \sum_{t=1}^{C} l_{t,i} \right)^2 + \gamma \sum_i \sum_j \theta_{i,j}^2',
             'The optimizer adds the last term, as weight decay.'),
 }
@@ -64,7 +64,8 @@ STATS = {
 
 ASTAR = {
     '1': (r'p(Y \mid A) = p(y_1 \mid A) \prod_{t=2}^{T} p(y_t \mid y_{<t}, A)', ''),
-    '2': (r'\log p(Y \mid A) = \log p(y_1 \mid A) + \sum_{t=2}^{T} \log p(y_t \mid y_{<t}, A)', ''),
+    '2': (r'\log \, p(Y \mid A) = \log \, p(y_1 \mid A) '
+          r'+ \sum_{t=2}^{T} \log \, p(y_t \mid y_{<t}, A)', ''),
     '2 of the first version': (
         r'\begin{align*} i_t &= \sigma(W_{iw} w_{t-1} + W_{ih} h_{t-1} + W_{iz} z_t) \\ '
         r'f_t &= \sigma(W_{fw} w_{t-1} + W_{fh} h_{t-1} + W_{fz} z_t) \\ '
@@ -83,25 +84,25 @@ ASTAR = {
     '8': (r'z_t = \psi(\{ s_{tl} \}, \{ \beta_{tl} \}) = \sum_{l=1}^{L} \beta_{tl} s_{tl}', ''),
     '9': (r'm_t \sim \mathrm{Mult}(1, \{ \beta_{tl} \}), \quad z_t = \sum_{l=1}^{L} m_{tl} s_{tl}',
           ''),
-    '10': (r'\log p(Y \mid A) \geq \mathbb{E}_{p(m \mid A)} \log p(Y \mid m, A)',
+    '10': (r'\log \, p(Y \mid A) \geq \mathbb{E}_{p(m \mid A)} \log \, p(Y \mid m, A)',
            'The paper prints = instead of ≥.'),
-    '11': (r'\log p(Y \mid A) \geq \mathbb{E}_{p(m \mid A)} \log p(Y \mid m, A)',
+    '11': (r'\log \, p(Y \mid A) \geq \mathbb{E}_{p(m \mid A)} \log \, p(Y \mid m, A)',
            'Eq. 10 again, in the appendix. The paper prints = instead of ≥.'),
-    '12': (r'\mathcal{L}^K(Y) = \sum_{m^{1:K}} p(m^{1:K} \mid A) \left[ \log \frac{1}{K} '
+    '12': (r'\mathcal{L}^K(Y) = \sum_{m^{1:K}} p(m^{1:K} \mid A) \left[ \log \, \frac{1}{K} '
            r'\sum_{k=1}^{K} p(Y \mid m^k, A) \right]', ''),
     '13': (r'\begin{align*} \nabla \mathcal{L}^K(Y) &= \sum_{m^{1:K}} p(m^{1:K} \mid A) '
-           r'\sum_{k=1}^{K} \left[ L(m^{1:K}) \nabla \log p(m^k \mid A) '
-           r'+ \omega_k \nabla \log p(Y \mid m^k, A) \right] \\ '
-           r'L(m^{1:K}) &= \log \frac{1}{K} \sum_{k=1}^{K} p(Y \mid m^k, A), \quad '
+           r'\sum_{k=1}^{K} \left[ L(m^{1:K}) \nabla \log \, p(m^k \mid A) '
+           r'+ \omega_k \nabla \log \, p(Y \mid m^k, A) \right] \\ '
+           r'L(m^{1:K}) &= \log \, \frac{1}{K} \sum_{k=1}^{K} p(Y \mid m^k, A), \quad '
            r'\omega_k = \frac{p(Y \mid m^k, A)}{\sum_j p(Y \mid m^j, A)} \end{align*}',
            'The paper prints the second term without the log.'),
     '14': (r'\nabla \mathcal{L}^K(Y) \approx \sum_{k=1}^{K} \left[ \hat{L}(m^k \mid m^{-k}) '
-           r'\nabla \log p(m^k \mid A) + \omega_k \nabla \log p(Y \mid m^k, A) \right]',
+           r'\nabla \log \, p(m^k \mid A) + \omega_k \nabla \log \, p(Y \mid m^k, A) \right]',
            'The paper prints the second term without the log.'),
-    '15': (r'\hat{L}(m^k \mid m^{-k}) = L(m^{1:K}) - \log \frac{1}{K} \left( \sum_{j \neq k} '
+    '15': (r'\hat{L}(m^k \mid m^{-k}) = L(m^{1:K}) - \log \, \frac{1}{K} \left( \sum_{j \neq k} '
            r'p(Y \mid m^j, A) + f(Y, m^{-k}, A) \right)', ''),
     '16': (r'f(Y, m^{-k}, A) = \exp \left( \frac{1}{K - 1} \sum_{j \neq k} '
-           r'\log p(Y \mid m^j, A) \right)', ''),
+           r'\log \, p(Y \mid m^j, A) \right)', ''),
     '17': (r'\tilde{a}_{i,l}(k) = \max_{j \in N_{i,l}} a_{j,l}(k) \quad \text{or} \quad '
            r'\frac{1}{|N_{i,l}|} \sum_{j \in N_{i,l}} a_{j,l}(k)',
            'The paper prints the index i instead of j in the sum.'),
@@ -136,9 +137,9 @@ VRE = {
     '15': (r'\alpha^T = \mathrm{softmax}(a^T)', ''),
     '16': (r'v^T_{\mathrm{Att}} = \sum_{i=0}^{K-1} \alpha^T_i v^f_i', ''),
     '17': (r'L^{\mathrm{STEP1},e}_{\mathrm{xe}} = - \sum_t '
-           r'\log p^{\mathrm{STEP1},e}(y_t \mid y_{1:t-1}, V^f, v^s, v^a)', ''),
+           r'\log \, p^{\mathrm{STEP1},e}(y_t \mid y_{1:t-1}, V^f, v^s, v^a)', ''),
     '18': (r'L^{\mathrm{STEP2},e}_{\mathrm{xe}} = - \sum_t '
-           r'\log p^{\mathrm{STEP2},e}(y_t \mid y_{1:t-1}, V^f, v^s, v^a)', ''),
+           r'\log \, p^{\mathrm{STEP2},e}(y_t \mid y_{1:t-1}, V^f, v^s, v^a)', ''),
     '20': (r'R_e = - (L^{\mathrm{STEP2},e}_{\mathrm{xe}} '
            r'- L^{\mathrm{STEP1},e}_{\mathrm{xe}})', ''),
     '21': (r'L_{R+} = - |R_e - R_{e-1}| \left( 1^+ \log(\alpha_{i_{\mathrm{key}},e}) '
