@@ -1,0 +1,163 @@
+"""The pages of tools.annotate: equations, code, shapes, and a look in Chromium."""
+import re
+import types
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from latex2mathml import converter
+from test_page import HOSTILE, browser  # noqa: F401  (a fixture)
+
+from data import BadInput
+from tools import annotate, papers, trace
+from tools.equations import EQUATIONS
+
+NAMES = [*EQUATIONS]
+
+
+class Code(HTMLParser):
+    """The text of the code column, and the titles in it: [(line, title)]"""
+
+    def __init__(self, page):
+        super().__init__()
+        self.inside = False
+        self.text = ''
+        self.titles = []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        self.inside |= tag == 'pre' and attributes.get('class') == 'code'
+        if self.inside and 'title' in attributes:
+            self.titles.append((self.text.count('\n') + 1, attributes['title']))
+
+    def handle_endtag(self, tag):
+        self.inside &= tag != 'pre'
+
+    def handle_data(self, text):
+        self.text += text if self.inside else ''
+
+
+@pytest.fixture(scope='module')
+def pages():
+    return {name: annotate.page(name, source(name), *trace.shapes_of(name)) for name in NAMES}
+
+
+def source(name):
+    return (annotate.ROOT / f'{name}.py').read_text()
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_every_equation_in_a_comment_has_its_latex_and_no_other(name, pages):
+    mentioned = set()
+    for block in papers.comment_blocks(source(name)):
+        for mention in annotate.MENTION.findall(' '.join(text for _, text in block)):
+            mentioned.update(annotate.numbers_in(mention))
+    assert mentioned == set(EQUATIONS[name])
+    beside = sum(annotate.computed(source(name)).values(), [])
+    assert set(beside) == set(EQUATIONS[name])          # each stands beside the code, too
+    targets = set(re.findall(r'id="(eq-[^"]+)"', pages[name]))
+    assert targets == {f'eq-{number.replace(" ", "-")}' for number in EQUATIONS[name]}
+    assert set(re.findall(r'href="#(eq-[^"]+)"', pages[name])) == targets
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_every_equation_converts_to_mathml(name):
+    for number, (latex, _) in EQUATIONS[name].items():
+        found = converter.convert(latex, display='block')
+        ElementTree.fromstring(found)
+        assert '\\' not in found, number                # no command that it does not know
+
+
+def test_mentions_are_read_as_ranges_and_lists():
+    assert annotate.numbers_in('Eq. 2.1, 2.2') == ['2.1', '2.2']
+    assert annotate.numbers_in('Eq. 12-14') == ['12', '13', '14']
+    assert annotate.link('Eq. 1 and 19', {'1': ''}) == '<a href="#eq-1">Eq. 1</a> and 19'
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_the_code_column_is_the_file(name, pages):
+    assert Code(pages[name]).text + '\n' == source(name)
+    rows, said = annotate.rows_of(source(name), EQUATIONS[name])
+    for tag in papers.tags(source(name)):
+        assert f'<p class="{tag.kind.lower()}"><b>{tag.kind}</b>' in pages[name]
+    marked = pages[name].count('<p class="deviation">') + pages[name].count('"unspecified">')
+    own_lines = [tag for tag in papers.tags(source(name)) if tag.line in said]
+    assert marked == len(own_lines) + 2                 # and two in the legend
+    assert [row.first for row in rows][1:] == [row.last for row in rows][:-1]
+
+
+def test_titles_are_the_shapes_of_the_batch(pages):
+    """5 videos with 2 captions each, 8 frames of 3 x 3 places; sizes from trace.SMALL"""
+    lines = source('stats').split('\n')
+    titles = {(lines[line - 1].split('#')[0].strip(), title)
+              for line, title in Code(pages['stats']).titles}
+    assert ('tau = (score / self.temperature).softmax(1)', 'tau: (10, 8)') in titles
+    assert ('x_bar = x.mean(2)', 'x_bar: (5, 8, 24)') in titles
+    assert ('q = torch.cat([state[\'h\'], s], 1)', 'q: (10, 48)') in titles
+    assert ('def rank_loss(w, x, margin, mask):', 'x: (10, 8, 24)') in titles
+    assert ('mix = torch.full_like(mix, 0.5)', 'mix: (10, 2)') not in titles     # never ran
+
+
+def test_the_tracer_sees_arguments_several_lines_and_only_that_file(tmp_path):
+    path = tmp_path / 'traced.py'
+    path.write_text('import torch\n\n\ndef f(a,\n      b):\n    a = torch.cat(\n        [a, a])\n'
+                    '    n = 3\n    return {"both": [a, b]}\n\n\ndone = None\n')
+    space = {}
+    code = compile(path.read_text(), str(path), 'exec')
+
+    def run():
+        module = types.FunctionType(code, space)
+        module()
+        space['f'](space['torch'].zeros(2, 3), space['torch'].zeros(4))
+
+    assert trace.trace(path, run) == {(4, 'a'): '(2, 3)', (5, 'b'): '(4,)', (6, 'a'): '(4, 3)'}
+    torch = space['torch']
+    assert trace.describe({'x': [torch.zeros(1), 2], 'y': 'z'}) == '{x (1,)}'
+
+
+def test_hostile_text_is_escaped():
+    text = f'"""{HOSTILE}\n\n{HOSTILE} Eq. 1"""\n# {HOSTILE}\nx = "{HOSTILE}"  # {HOSTILE}\n'
+    made = annotate.page('stats', text, {(5, 'x'): f'"{HOSTILE}'}, HOSTILE)
+    assert '<img' not in made and '<script' not in made and made.count('<!--') == 1
+    assert Code(made).text + '\n' == text
+    assert Code(made).titles == [(5, f'x: "{HOSTILE}')]
+
+
+def test_the_command_writes_pages_and_reports_mistakes(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    annotate.main(['decode'])
+    assert 'decode.html, 0.' in capsys.readouterr().out
+    with pytest.raises(BadInput, match='invalid choice'):
+        annotate.main(['train'])
+    with pytest.raises(BadInput, match='leave one of them out'):
+        annotate.main(['all', '--out', 'x.html'])
+    with pytest.raises(BadInput, match='cannot write'):
+        annotate.main(['decode', '--out', 'nowhere/x.html'])
+    assert [path.name for path in tmp_path.iterdir()] == ['decode.html']
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_pages_open_in_a_browser(browser, name, pages, tmp_path):  # noqa: F811
+    path = Path(tmp_path / 'x.html')
+    path.write_text(pages[name])
+    browser.fetched()
+    for width in (390, 1400):
+        browser.resize(width)
+        browser.ask('POST', '/url', {'url': path.as_uri()})
+        wide, inside = browser.run('''const page = document.documentElement;
+            return [page.scrollWidth, page.clientWidth]''')
+        assert wide == inside <= width
+        sizes = browser.run('''return [...document.querySelectorAll("math")].map(
+            e => [e.getBoundingClientRect().width, e.getBoundingClientRect().height])''')
+        assert len(sizes) >= len(EQUATIONS[name]) and all(min(size) > 10 for size in sizes)
+        left, right = browser.run('''const row = document.querySelectorAll(".row")[10];
+            return [...row.children].map(e => e.getBoundingClientRect().left)''')
+        assert (left == right) == (width == 390)        # one column on a phone
+    hidden = 'return document.querySelector("#L1").offsetHeight'
+    assert browser.run(hidden) == 0
+    browser.run('document.querySelector("#whole").click()')
+    assert browser.run(hidden) > 0
+    assert browser.complaints() == []
+    assert {url for url in browser.fetched() if not url.startswith('data:')} == {path.as_uri()}

@@ -1,0 +1,137 @@
+"""The shapes of the tensors in a file, recorded while its model runs on a small real batch.
+
+`shapes_of('stats')` -> {(line, name): shape}. The batch consists of a few items of a puzzle. A name
+that is assigned several times keeps the last shape.
+"""
+import ast
+import importlib
+import sys
+from pathlib import Path
+
+import torch
+
+import data
+import decode
+from shapes import puzzles
+
+ALIGNMENTS = ('mlp', 'hypercolumn', 'avgpool', 'maxpool', 'layers-first', 'fc7-every', 'hard')
+# Name of the file -> puzzle, and the settings under which the model runs, the usual ones last
+RUNS = {
+    'sta': ('place', [dict(task='recognise', block=4), dict(scores='content'), {}]),
+    'stats': ('both', [dict(pool='temporal'), dict(reward_after=0), {}]),
+    'astar': ('layer', [*(dict(variant=name) for name in ALIGNMENTS), {}]),
+    'vre': ('key', [dict(stage='reward', reward_epochs=1), dict(key='drawn'), {}]),
+    'decode': ('both', [dict(reward_after=0, eta=0.1), {}]),
+}
+SMALL = dict(hidden=28, embed=20, attn=12, visual=24, width=2, samples=3)   # all sizes differ
+VIDEOS = 5
+
+
+def make_batch(name):
+    """-> batch, Sizes: a few items of a puzzle, with two captions each; for c3d, random frames"""
+    if name == 'c3d':
+        corpus = data.Corpus('random frames', 'val')
+        corpus.labels = {'a': [0], 'b': [1]}
+        frames = torch.randint(256, (2, 32, 112, 112, 3), dtype=torch.uint8).numpy()
+        corpus.features = {'video': puzzles.Table(corpus.labels, frames)}
+    else:
+        corpus = puzzles.read(f'puzzle-{RUNS[name][0]}', 'val', seed=0)
+        corpus.keep(corpus.ids[:VIDEOS])
+        corpus.captions = {video: 2 * texts for video, texts in corpus.captions.items()}
+        corpus.labels = {video: [row % 3] for row, video in enumerate(corpus.ids)}
+    corpus.classes = ['left', 'right', 'up']
+    vocabulary = data.Vocabulary.build(sum(corpus.captions.values(), []))
+    tables = {kind: table.check(corpus.ids) for kind, table in corpus.features.items()}
+    sizes = data.Sizes({kind: shape for kind, (shape, _) in tables.items()}, vocab=len(vocabulary),
+                       frames=max(frames for _, frames in tables.values()),
+                       captions=2 * VIDEOS, classes=len(corpus.classes))
+    batches = data.Batches(corpus, vocabulary if corpus.captions else None)
+    return next(batches.epoch(0)), sizes
+
+
+def run_model(name, batch, sizes):
+    """Run the model of a file forward, once under each of its settings."""
+    paper = importlib.import_module('stats' if name == 'decode' else name)
+    for settings in RUNS.get(name, ('', [{}]))[1]:
+        fields = {**paper.PRESETS.get('puzzle', paper.PRESETS.get('puzzle-key', {})), **SMALL,
+                  **settings}
+        cfg = paper.Config(**{key: value for key, value in fields.items()
+                              if key in paper.Config.__dataclass_fields__})
+        if name == 'c3d' or 'task' in settings:
+            model = paper.Recogniser(cfg, sizes)
+            model.predict(batch)
+            model(batch)
+            continue
+        model = paper.Captioner(cfg, sizes)
+        with torch.no_grad():
+            both = decode.Ensemble([model, model.eval()])
+            decode.beam(both, *both.encode(batch), 3, K=3)
+        model.train()(batch, epoch=0, reward_fn=lambda ids, words: torch.zeros(len(ids)))
+
+
+def describe(value):
+    """A tensor -> its shape; a container of tensors -> their shapes; anything else -> ''"""
+    if torch.is_tensor(value):
+        return str(tuple(value.shape))
+    if isinstance(value, dict):
+        parts = [f'{key} {describe(one)}' for key, one in value.items() if describe(one)]
+        return '{' + ', '.join(parts) + '}' if parts else ''
+    if isinstance(value, (list, tuple)):
+        return ', '.join(part for part in map(describe, value) if part)
+    return ''
+
+
+def assigned_names(source):
+    """-> {line that runs: [(line of the name, name)]}: arguments of functions, and variables"""
+    found = {}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.setdefault(node.lineno, []).append((node.lineno, node.id))
+        if isinstance(node, ast.FunctionDef):
+            first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+            names = [(one.lineno, one.arg) for one in node.args.args]
+            found.setdefault(first, []).extend(names)
+    return found
+
+
+def trace(path, run):
+    """Call run() -> {(line, name): shape after the last time that this line of the file ran}"""
+    assigned = assigned_names(path.read_text())
+    shapes = {}
+    last = {}                                           # frame -> the line that it runs
+
+    def record(frame, event, _):
+        for place in assigned.get(last.get(frame), ()):
+            shape = describe(frame.f_locals.get(place[1]))
+            if shape:
+                shapes[place] = shape
+        last[frame] = frame.f_lineno
+        if event == 'return':
+            del last[frame]
+        return record
+
+    def enter(frame, event, _):
+        if frame.f_code.co_filename == str(path):
+            last[frame] = frame.f_code.co_firstlineno
+            return record
+
+    before = sys.gettrace()
+    sys.settrace(enter)
+    try:
+        run()
+    finally:
+        sys.settrace(before)
+    return shapes
+
+
+def shapes_of(name):
+    """Name of a paper's file, or decode -> {(line, name): shape}, description of the batch"""
+    batch, sizes = make_batch(name)
+    path = Path(importlib.import_module(name).__file__)
+    torch.manual_seed(0)
+    shapes = trace(path, lambda: run_model(name, batch, sizes))
+    videos = f'{len(batch["ids"])} videos'
+    if name == 'c3d':
+        return shapes, f'{videos} of random frames'
+    about = f'{videos} of puzzle-{RUNS[name][0]} with {len(batch["captions"])} captions'
+    return shapes, about
