@@ -16,13 +16,12 @@ is no work/: students fill in the files themselves, in the order of the list, be
 need earlier functions. `check` tests these files, `start` and `solution` have nothing to offer.
 The copy has no --as-printed: those exercises need our lines, which are the solutions.
 
-Our file is the solution, and our tests are the check: nothing is written twice. `check` starts
-pytest with this module as a plugin, which imports the student's file in place of ours.
+Our file is the solution, and our tests are the check: nothing is written twice. The exercises are
+listed in tools/labs.py, the papers' errors in tools/errata.py.
 """
 import argparse
 import ast
 import difflib
-import importlib.util
 import itertools
 import os
 import shutil
@@ -30,18 +29,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from data import BadInput
+from tools import runs
 from tools.errata import ERRATA
+from tools.grader import ROOT, shown
 from tools.labs import EXERCISES
 
-ROOT = Path(__file__).resolve().parents[1]
 WORK = ROOT / 'work'
 MARK = ROOT / 'HANDOUT.md'              # exists in copies without solutions
 SECONDS = 120                           # a check that takes longer is stopped
 LEFT_OUT = ('tests/test_exercise.py',)  # of a handout: it tests the solutions
-NOT_OURS = {'.git', '__pycache__', '.pytest_cache', 'work', 'runs'}     # if there is no git
+NOT_OURS = {'.git', '__pycache__', '.pytest_cache', 'work', 'data'}     # if there is no git
 
 
 def find(name):
@@ -53,11 +51,6 @@ def find(name):
 
 def read(path):
     return path.read_text(encoding='utf-8')
-
-
-def shown(path):
-    """The path as a student would type it"""
-    return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else str(path)
 
 
 def definition(source, place):
@@ -137,6 +130,11 @@ def start(name, printed=False, again=False):
               f'python -m tools.exercise check {name}')
 
 
+def test_ids(name):
+    exercise = EXERCISES[name]
+    return [f'tests/test_{exercise.file}::test_{test}' for test in exercise.tests]
+
+
 def check(name):
     """-> exit code: 0 if all tests pass, otherwise 1"""
     exercise = find(name)
@@ -147,68 +145,14 @@ def check(name):
         raise BadInput(f'there is no {shown(path)} to check: run python -m tools.exercise start '
                        f'{name} first')
     print(f'{name}: {exercise.place} in {shown(path)}', flush=True)
-    command = [sys.executable, '-m', 'pytest', *pytest_arguments(name)]
+    command = [sys.executable, '-m', 'pytest', '-p', 'tools.grader', '-p', 'no:cacheprovider']
     try:
-        result = subprocess.run(command, cwd=ROOT, timeout=SECONDS,
+        result = subprocess.run([*command, *test_ids(name)], cwd=ROOT, timeout=SECONDS,
                                 env={**os.environ, 'EXERCISE_FILE': str(path)})
     except subprocess.TimeoutExpired:
         print(f'stopped after {SECONDS} seconds: does a loop in {shown(path)} never end?')
         return 1
     return int(result.returncode != 0)
-
-
-def pytest_arguments(name):
-    exercise = EXERCISES[name]
-    tests = [f'tests/test_{exercise.file}::test_{test}' for test in exercise.tests]
-    return ['-p', 'tools.exercise', '-p', 'no:cacheprovider', *tests]
-
-
-class Report:
-    """A pytest plugin that prints which tests passed, and the first failure"""
-
-    def __init__(self, path):
-        self.path = path
-        self.failed = []
-
-    def pytest_collectreport(self, report):
-        if report.failed:
-            self.failed.append(report)
-
-    def pytest_runtest_logreport(self, report):
-        words = report.nodeid.split('::test_')[-1].replace('_', ' ')
-        if report.failed:
-            print(f'  FAILED  {words}')
-            self.failed.append(report)
-        elif report.when == 'call':
-            print(f'  passed  {words}')
-
-    def pytest_sessionfinish(self):
-        if not self.failed:
-            print('all tests pass')
-            return
-        first = self.failed[0]
-        print(f'first failure: {first.nodeid}')
-        crash = getattr(first.longrepr, 'reprcrash', None)
-        if crash is None:                               # a file could not be imported
-            print(first.longrepr)
-            return
-        print('\n'.join(f'    {line}' for line in crash.message.split('\n')[:12]))
-        print(f'    raised at {shown(Path(crash.path))}, line {crash.lineno}')
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_configure(config):
-    """Import the student's file in place of ours, and print our report instead of pytest's."""
-    path = Path(os.environ['EXERCISE_FILE'])
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        pytest.exit(f'{shown(path)} cannot be imported: {type(error).__name__}: {error}', 1)
-    config.pluginmanager.unregister(name='terminalreporter')
-    config.pluginmanager.register(Report(path))
 
 
 def solution(name):
@@ -229,7 +173,7 @@ def our_files():
         paths = [Path(name) for name in found.stdout.decode().split('\0') if name]
     except (OSError, subprocess.CalledProcessError):    # no git, or not a repository
         paths = [path.relative_to(ROOT) for path in ROOT.rglob('*')]
-        paths = [path for path in paths if not NOT_OURS & set(path.parts) and path.parts[0] != 'data']
+        paths = [path for path in paths if not NOT_OURS & set(path.parts)]
     return [path for path in paths if (ROOT / path).is_file() and path.as_posix() not in LEFT_OUT]
 
 
@@ -292,5 +236,4 @@ def main(argv):
 
 
 if __name__ == '__main__':
-    from tools import runs              # not above: pytest imports this module as a plugin
     runs.user_main(main)
