@@ -12,8 +12,8 @@ from tools import exercise
 from tools.errata import ERRATA
 from tools.labs import EXERCISES
 
-# Runs many checks in one process, because importing torch takes longer than a check. Arguments: a
-# file with [[name, student's file, place to copy it to or None, tests], ...]. Prints all exit codes.
+# Runs many checks in one process, because importing torch takes longer than a check. Argument: a
+# file with [[name, student's file, place to copy it to or None, tests], ...]. Prints exit codes.
 CHECKS = '''
 import json, os, shutil, sys
 import pytest
@@ -73,7 +73,7 @@ def test_empty_functions_and_printed_errors_are_rejected(tmp_path):
 
 
 def test_our_functions_are_accepted_one_after_another_in_a_handout(handout, tmp_path):
-    """Before exercise k is checked, our functions 1 to k are filled in, and the others are empty."""
+    """When exercise k is checked, functions 1 to k are ours, and the others are empty."""
     copy = shutil.copytree(handout, tmp_path / 'copy')
     jobs = []
     names = list(EXERCISES)
