@@ -134,6 +134,8 @@ class CiderD:
         return np.array([self.one(i, c) for i, c in zip(ids, captions, strict=True)])
 
     def one(self, video, caption):
+        """id, str -> CIDEr-D from 0 to 10: for each reference, the cosines of the tf-idf vectors
+        of n words, n = 1 to 4, times the penalty on the length; averaged over n and references"""
         where, sizes = self.videos[video]
         counts = ngrams(caption)
         norms, length = self.size(counts)

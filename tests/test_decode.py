@@ -57,6 +57,13 @@ CAPTIONS = torch.tensor([[3, 4, EOS, PAD, PAD], [5, EOS, PAD, PAD, PAD], [2, 3, 
                          [EOS, PAD, PAD, PAD, PAD]])
 
 
+def test_pad_is_impossible_and_the_other_words_share_its_probability():
+    logits = torch.log(torch.tensor([[2.0, 3.0, 5.0], [7.0, 1.0, 1.0]]))
+    assert PAD == 0
+    expected = torch.tensor([[0.0, 3 / 8, 5 / 8], [0.0, 0.5, 0.5]])
+    assert torch.allclose(word_logp(logits).exp(), expected)
+
+
 def test_teacher_forcing_equals_a_loop_over_single_rows_and_is_zero_after_the_end():
     model, v = Toy(0), torch.randn(4, 5)
     logp, aux = teacher_force(model, *model.encode(v), CAPTIONS)
@@ -128,6 +135,18 @@ def next_words(model, v, words):
         logits, state, _ = model.step(token, state, memory)
         token = None if word is None else torch.tensor([word])
     return word_logp(logits)[0].tolist()
+
+
+def test_greedy_takes_the_most_probable_word_at_every_step():
+    for seed in range(5):
+        model, v = Toy(seed), torch.randn(4, 5)
+        words, _ = greedy(model, *model.encode(v), 6)
+        for row, found in zip(v, words):
+            said = []
+            while len(said) < 6 and EOS not in said:
+                after = next_words(model, row, said)
+                said.append(after.index(max(after)))
+            assert real(found) == said
 
 
 def list_beam(model, v, max_len, K, length_penalty):

@@ -321,6 +321,24 @@ def test_captioner_equals_the_loop_over_its_equations(fields, grid):
     assert model(batch)[1]['gate'] == pytest.approx(sum(gates) / len(gates), 1e-4)
 
 
+def test_the_location_softmax_runs_over_all_places_of_all_frames():
+    """Videos of 4 and 3 frames, for both kinds of scores: weights and expected feature"""
+    for scores in sta.SCORES:
+        model = make('describe', scores=scores)
+        batch = clips(4, 3)
+        memory, _ = model.encode(batch)
+        h = torch.randn(2, 7)
+        expected, alpha = model.look(None, h, memory)
+        for row in range(2):
+            places = cubes(batch, row).flatten(0, 1)                        # (F * L, D)
+            weights = location_softmax(model, h[row], places)
+            close(alpha[row].flatten()[:len(places)], weights)
+            close(alpha[row].sum(), torch.ones(()))
+            close(expected[row], weights @ places)
+        early = model.look(torch.tensor([2, 3]), h, memory)[1]
+        close(early, alpha)                                 # only the variant first asks for words
+
+
 @pytest.mark.parametrize('task', sta.TASKS)
 @pytest.mark.parametrize('scores, sees', [('printed', False), ('content', True)])
 def test_printed_scores_do_not_see_what_they_look_at(task, scores, sees):

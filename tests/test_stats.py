@@ -233,6 +233,36 @@ def test_the_mix_is_even_in_the_first_epochs_of_training_alone():
     assert held.item() == pytest.approx(even.item()) and held.item() != pytest.approx(usual.item())
 
 
+def test_attention_scores_equal_equation_2():
+    """Keys of one and of two dimensions; the softmax of the scores is that of the plain loop."""
+    torch.manual_seed(0)
+    attention = stats.Attention(3, 4, 5).double()
+    q = torch.randn(2, 3).double()
+    x = torch.randn(2, 6, 7, 4).double()
+    scores = attention(q, attention.w_x(x))
+    assert scores.shape == (2, 6, 7)
+    assert torch.allclose(attention(q, attention.w_x(x[:, 0])), scores[:, 0])
+    for row in range(2):
+        want = attend(attention, q[row], x[row].flatten(0, 1))
+        assert torch.allclose(scores[row].flatten().softmax(0), want)
+
+
+@pytest.mark.parametrize('shape', SHAPES)
+def test_ts_equals_the_plain_loop(shape):
+    model, batch = make(shape, variant='ts')
+    visual = model.visual['a']
+    memory, _ = visual.encode(batch['feats']['a'], batch['mask']['a'])
+    q = torch.randn(3, SMALL['hidden'] + SMALL['embed']).double()
+    x_ts, aux = visual.ts(q, memory)
+    for row, frames in enumerate((3, 1, 4)):
+        x = memory['x'][row, :frames]
+        want, weights = plain_ts(visual.ts, model.cfg, shape, x, q[row])
+        tau = aux['ts_frames'][row]
+        assert not tau[frames:].any()
+        assert torch.allclose(tau[:frames, None] * aux['ts_space'][row], weights)
+        assert torch.allclose(x_ts[row], want)
+
+
 def test_rank_loss_by_hand():
     """Projections 0, 1, 3, margin 1/2: zeta is 0 + 0.5 - 1 = -0.5 and 1 + 0.5 - 3 = -1.5, so the
     loss is log(1 + e^-0.5) + log(1 + e^-1.5) = 0.4741 + 0.2014. In reverse order zeta is 2.5 and

@@ -1,0 +1,172 @@
+"""Exercises: the tests of each reject the empty function and what a paper prints by mistake, and
+accept our own function, even if all later exercises are still to be done."""
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from data import BadInput
+from tools import exercise
+from tools.errata import ERRATA
+from tools.labs import EXERCISES
+
+# Runs many checks in one process, because importing torch takes longer than a check. Argument: a
+# file with [[name, student's file, place to copy it to or None, tests], ...]. Prints exit codes.
+CHECKS = '''
+import json, os, shutil, sys
+import pytest
+codes = []
+for name, path, place, tests in json.load(open(sys.argv[1])):
+    if place:
+        shutil.copy(path, place)
+    for module in list(sys.modules):                    # import all of the project again
+        if (getattr(sys.modules[module], '__file__', None) or '').startswith(os.getcwd()):
+            del sys.modules[module]
+    os.environ['EXERCISE_FILE'] = place or path
+    print(name, path)
+    codes.append(int(pytest.main(['-p', 'tools.grader', '-p', 'no:unraisableexception',
+                                  '-p', 'no:cacheprovider', *tests])))
+print(json.dumps(codes))
+'''
+
+
+def run_checks(folder, root, jobs):
+    """jobs [(name, source code, place to copy it to or None)] -> output, [exit code, ...]"""
+    listed = []
+    for number, (name, source, place) in enumerate(jobs):
+        path = folder / str(number) / EXERCISES[name].file
+        path.parent.mkdir()
+        path.write_text(source, encoding='utf-8')
+        listed.append([name, str(path), place and str(place), exercise.test_ids(name)])
+    (folder / 'jobs.json').write_text(json.dumps(listed))
+    done = subprocess.run([sys.executable, '-c', CHECKS, str(folder / 'jobs.json')], cwd=root,
+                          capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, json.loads(done.stdout.strip().split('\n')[-1])
+
+
+def ours(name):
+    return exercise.read(exercise.ROOT / EXERCISES[name].file)
+
+
+@pytest.fixture
+def work(tmp_path, monkeypatch):
+    monkeypatch.setattr(exercise, 'WORK', tmp_path / 'work')
+    return tmp_path / 'work'
+
+
+@pytest.fixture(scope='module')
+def handout(tmp_path_factory):
+    folder = tmp_path_factory.mktemp('handout') / 'copy'
+    exercise.main(['handout', str(folder)])
+    return folder
+
+
+def test_empty_functions_and_printed_errors_are_rejected(tmp_path):
+    jobs = [(name, exercise.emptied(ours(name), name), None) for name in EXERCISES]
+    jobs += [(name, exercise.as_printed(ours(name), name), None) for name in ERRATA]
+    output, codes = run_checks(tmp_path, exercise.ROOT, jobs)
+    assert codes == [1] * len(jobs), output
+    assert output.count('not done yet') >= len(EXERCISES)       # for the right reason
+    assert 'cannot be imported' not in output
+
+
+def test_our_functions_are_accepted_one_after_another_in_a_handout(handout, tmp_path):
+    """When exercise k is checked, functions 1 to k are ours, and the others are empty."""
+    copy = shutil.copytree(handout, tmp_path / 'copy')
+    jobs = []
+    names = list(EXERCISES)
+    for k, name in enumerate(names):
+        source = ours(name)
+        for later in names[k + 1:]:
+            if EXERCISES[later].file == EXERCISES[name].file:
+                source = exercise.emptied(source, later)
+        jobs.append((name, source, copy / EXERCISES[name].file))
+    output, codes = run_checks(tmp_path, copy, jobs)
+    assert codes == [0] * len(jobs), output
+
+
+@pytest.mark.parametrize('name', EXERCISES)
+def test_only_the_body_of_the_function_is_taken_out(name):
+    source = ours(name)
+    stub = exercise.emptied(source, name)
+    before = exercise.definition(source, EXERCISES[name].place)
+    after = exercise.definition(stub, EXERCISES[name].place)
+    lines = source.split('\n')
+    stub_lines = stub.split('\n')
+    assert stub_lines[:before.lineno] == lines[:before.lineno]                  # the signature
+    assert stub_lines[after.end_lineno:] == lines[before.end_lineno:]
+    assert len(after.body) <= 2 and max(map(len, stub_lines)) <= 100
+    assert exercise.ast.get_docstring(after) == exercise.ast.get_docstring(before)
+
+
+def test_start_never_overwrites_and_a_check_says_what_failed(work, capfd, monkeypatch):
+    exercise.main(['start', 'rank-loss'])
+    path = work / 'stats.py'
+    path.write_text(path.read_text() + '# mine\n')
+    with pytest.raises(BadInput, match='stats.py exists .* --again'):
+        exercise.main(['start', 'ts'])
+    assert exercise.main(['check', 'rank-loss']) == 1
+    assert 'FAILED  rank loss by hand' in capfd.readouterr().out
+    exercise.main(['start', 'ts', '--again'])
+    exercise.main(['start', 'ts', '--again', '--as-printed'])
+    assert (work / 'stats.py.1.bak').read_text().endswith('# mine\n')
+    assert 'exercise ts' in (work / 'stats.py.2.bak').read_text()
+    assert exercise.main(['check', 'rank-loss']) == 0           # the error is in another function
+    assert 'passed  rank loss by hand\nall tests pass' in capfd.readouterr().out
+    path.write_text('while True: pass')
+    monkeypatch.setattr(exercise, 'SECONDS', 5)
+    assert exercise.main(['check', 'ts']) == 1
+    assert 'never end' in capfd.readouterr().out
+    path.write_text('nonsense')
+    assert exercise.main(['check', 'ts']) == 1
+    assert "cannot be imported: NameError: name 'nonsense'" in capfd.readouterr().err
+
+
+def test_the_solution_is_the_difference_from_our_file(work, capsys):
+    exercise.main(['solution', 'reinforce'])
+    assert '+    return -advantage.detach() * logp.sum(1)\n' in capsys.readouterr().out
+    exercise.main(['start', 'vimco', '--as-printed'])
+    capsys.readouterr()
+    exercise.main(['solution', 'vimco'])
+    shown = capsys.readouterr().out
+    assert '+    # DEVIATION: paper omega_k' in shown and shown.count('\n@@') == 1
+
+
+@pytest.mark.parametrize('argv, message', [
+    (['start', 'nothing'], 'nothing: there is no such exercise.*word-logp'),
+    (['check', 'beam'], 'no .*decode.py to check: run python -m tools.exercise start beam first'),
+    (['start', 'beam', '--as-printed'], 'no error is known.*leave out --as-printed'),
+    (['handout', str(exercise.ROOT)], 'not empty: choose a new folder'),
+])
+def test_mistakes_are_explained(work, argv, message):
+    with pytest.raises(BadInput, match=message):
+        exercise.main(argv)
+
+
+def test_the_list_shows_every_exercise_and_an_unknown_name_ends_with_exit_code_2(capsys):
+    exercise.main(['list'])
+    lines = capsys.readouterr().out.strip().split('\n')[1:]
+    assert [line.split()[0] for line in lines] == list(EXERCISES)
+    assert [line.split()[0] for line in lines if '--as-printed' in line] == list(ERRATA)
+    done = subprocess.run([sys.executable, '-m', 'tools.exercise', 'solution', 'x'],
+                          cwd=exercise.ROOT, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.count('\n') == 1
+
+
+def test_a_handout_has_all_files_but_no_solution(handout, monkeypatch):
+    for path in exercise.our_files():
+        assert (handout / path).is_file()
+    assert not (handout / '.git').exists() and not (handout / 'tests/test_exercise.py').exists()
+    sources = [path for path in handout.rglob('*.py') if path.parent.name != 'tests']
+    copies = ''.join(path.read_text() for path in sources)
+    for name in EXERCISES:
+        assert f'exercise {name} is not done yet' in copies
+    for pairs in ERRATA.values():
+        assert pairs[-1][0] not in copies
+    monkeypatch.setattr(exercise, 'MARK', handout / 'HANDOUT.md')
+    for command in ('start', 'solution'):
+        with pytest.raises(BadInput, match='this copy has no solutions'):
+            exercise.main([command, 'ts'])

@@ -1,0 +1,239 @@
+"""Exercises: write one function of a paper again, and let the tests say whether it is right.
+
+    python -m tools.exercise list              the exercises, lab by lab, in an order that works
+    python -m tools.exercise start NAME        writes work/FILE.py: our file, one function empty
+    python -m tools.exercise check NAME        runs the tests of that function on work/FILE.py
+    python -m tools.exercise solution NAME     shows what our file has instead of yours
+
+`start NAME --as-printed` writes the function as the paper prints it, complete and wrong. Find out
+from `check` what is wrong and why, and correct it. `start` never overwrites a file in work/: with
+`--again` it first keeps a copy of it beside it. `check` ends with exit code 0 if all is right, with
+1 if not.
+
+For a teacher: `python -m tools.exercise handout FOLDER` copies the repository without its history
+and without the functions of all exercises. In such a copy, which the file HANDOUT.md marks, there
+is no work/: students fill in the files themselves, in the order of the list, because later checks
+need earlier functions. `check` tests these files, `start` and `solution` have nothing to offer.
+The copy has no --as-printed: those exercises need our lines, which are the solutions.
+
+Our file is the solution, and our tests are the check: nothing is written twice. The exercises are
+listed in tools/labs.py, the papers' errors in tools/errata.py.
+"""
+import argparse
+import ast
+import difflib
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from data import BadInput
+from tools import runs
+from tools.errata import ERRATA
+from tools.grader import ROOT, shown
+from tools.labs import EXERCISES
+
+WORK = ROOT / 'work'
+MARK = ROOT / 'HANDOUT.md'              # exists in copies without solutions
+SECONDS = 120                           # a check that takes longer is stopped
+LEFT_OUT = ('tests/test_exercise.py',)  # of a handout: it tests the solutions
+NOT_OURS = {'.git', '__pycache__', '.pytest_cache', 'work', 'data'}     # if there is no git
+
+
+def find(name):
+    if name not in EXERCISES:
+        raise BadInput(f'{name}: there is no such exercise; python -m tools.exercise list shows '
+                       f'their names: {", ".join(EXERCISES)}')
+    return EXERCISES[name]
+
+
+def read(path):
+    return path.read_text(encoding='utf-8')
+
+
+def definition(source, place):
+    """source code, 'file.Class.method' -> the node of that function"""
+    node = ast.parse(source)
+    for part in place.split('.')[1:]:
+        node, = [child for child in node.body if getattr(child, 'name', None) == part]
+    return node
+
+
+def emptied(source, name):
+    """source code -> the same with the body of the exercise's function taken out"""
+    exercise = EXERCISES[name]
+    node = definition(source, exercise.place)
+    first = node.body[0].lineno - 1
+    if ast.get_docstring(node) is not None:
+        first = node.body[0].end_lineno                 # comments after the docstring go, too
+    indent = ' ' * node.body[0].col_offset
+    equation = exercise.equation
+    if equation[0].isdigit():
+        equation = f'Eq. {equation}'
+    where = '' if equation == '-' else f' ({equation})'
+    body = [f'{indent}# Exercise {name}: {exercise.task}{where}.',
+            f'{indent}# Replace the next line; then run: python -m tools.exercise check {name}',
+            f"{indent}raise NotImplementedError('exercise {name} is not done yet')"]
+    lines = source.split('\n')
+    return '\n'.join([*lines[:first], *body, *lines[node.end_lineno:]])
+
+
+def as_printed(source, name):
+    """source code -> the same with the paper's error"""
+    for ours, printed in ERRATA[name]:
+        assert source.count(ours) == 1, f'tools/errata.py, {name}: not found exactly once: {ours}'
+        before, after = source.split(ours)
+        lines = before.split('\n')                      # the last one is empty
+        while lines[-2].lstrip().startswith('#'):       # a comment that explains the error
+            del lines[-2]
+        source = '\n'.join(lines) + printed + after
+    return source
+
+
+def show_list():
+    print(f'{"name":16}{"lab":4}{"function":30}{"equation":10}{"level":8}{"minutes":8}')
+    for name, one in EXERCISES.items():
+        mark = ' --as-printed' if name in ERRATA else ''
+        print(f'{name:16}{one.lab:<4}{one.place:30}{one.equation:10}{one.level:8}'
+              f'{one.minutes:>7}{mark}')
+
+
+def start(name, printed=False, again=False):
+    exercise = find(name)
+    path = WORK / exercise.file
+    if MARK.exists():
+        raise BadInput(f'this copy has no solutions and needs no start: fill in {exercise.place} '
+                       f'in {exercise.file}, then run python -m tools.exercise check {name}')
+    if printed and name not in ERRATA:
+        raise BadInput(f'{name}: no error is known in what the paper prints; leave out '
+                       f'--as-printed, or choose one of {", ".join(ERRATA)}')
+    if path.exists() and not again:
+        raise BadInput(f'{shown(path)} exists and stays as it is; to start over, add --again, '
+                       'which keeps a copy of it')
+    source = read(ROOT / exercise.file)
+    text = as_printed(source, name) if printed else emptied(source, name)
+    WORK.mkdir(exist_ok=True)
+    if path.exists():
+        names = (path.with_name(f'{path.name}.{n}.bak') for n in itertools.count(1))
+        kept = next(kept for kept in names if not kept.exists())
+        path.rename(kept)
+        print(f'your old file is now {shown(kept)}')
+    path.write_text(text, encoding='utf-8')
+    if printed:
+        print(f'{shown(path)}: {exercise.place} and what it needs are as printed, and wrong; '
+              f'find out why: python -m tools.exercise check {name}')
+    else:
+        line = definition(text, exercise.place).lineno
+        print(f'{shown(path)}, line {line}: fill in {exercise.place}, then run '
+              f'python -m tools.exercise check {name}')
+
+
+def test_ids(name):
+    exercise = EXERCISES[name]
+    return [f'tests/test_{exercise.file}::test_{test}' for test in exercise.tests]
+
+
+def check(name):
+    """-> exit code: 0 if all tests pass, otherwise 1"""
+    exercise = find(name)
+    path = WORK / exercise.file
+    if MARK.exists():
+        path = ROOT / exercise.file
+    if not path.exists():
+        raise BadInput(f'there is no {shown(path)} to check: run python -m tools.exercise start '
+                       f'{name} first')
+    print(f'{name}: {exercise.place} in {shown(path)}', flush=True)
+    command = [sys.executable, '-m', 'pytest', '-p', 'tools.grader', '-p', 'no:cacheprovider']
+    try:
+        result = subprocess.run([*command, *test_ids(name)], cwd=ROOT, timeout=SECONDS,
+                                env={**os.environ, 'EXERCISE_FILE': str(path)})
+    except subprocess.TimeoutExpired:
+        print(f'stopped after {SECONDS} seconds: does a loop in {shown(path)} never end?')
+        return 1
+    return int(result.returncode != 0)
+
+
+def solution(name):
+    exercise = find(name)
+    if MARK.exists():
+        raise BadInput(f'this copy has no solutions; {shown(MARK)} says what it is')
+    source = read(ROOT / exercise.file)
+    path = WORK / exercise.file
+    yours = read(path) if path.exists() else emptied(source, name)
+    sys.stdout.writelines(difflib.unified_diff(
+        yours.splitlines(True), source.splitlines(True), f'work/{exercise.file}', exercise.file))
+
+
+def our_files():
+    """-> paths of all files of the project, relative to ROOT"""
+    try:
+        found = subprocess.run(['git', 'ls-files', '-z'], cwd=ROOT, capture_output=True, check=True)
+        paths = [Path(name) for name in found.stdout.decode().split('\0') if name]
+    except (OSError, subprocess.CalledProcessError):    # no git, or not a repository
+        paths = [path.relative_to(ROOT) for path in ROOT.rglob('*')]
+        paths = [path for path in paths if not NOT_OURS & set(path.parts)]
+    return [path for path in paths if (ROOT / path).is_file() and path.as_posix() not in LEFT_OUT]
+
+
+def handout(folder):
+    if MARK.exists():
+        raise BadInput(f'{ROOT} is such a copy already: make the new one from the repository')
+    folder = Path(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise BadInput(f'{folder} is not empty: choose a new folder')
+    for path in our_files():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / path, folder / path)
+    for name, exercise in EXERCISES.items():
+        path = folder / exercise.file
+        path.write_text(emptied(read(path), name), encoding='utf-8')
+    (folder / 'tools' / 'errata.py').write_text('ERRATA = {}\n', encoding='utf-8')
+    (folder / MARK.name).write_text(HANDOUT, encoding='utf-8')
+    print(f'{folder}: a copy in which {len(EXERCISES)} functions are to be filled in; '
+          f'{folder / MARK.name} tells students how')
+
+
+HANDOUT = """# Exercises
+
+In this copy of the project some functions are empty. Fill them in, in the order of this list,
+because later checks need earlier functions:
+
+    python -m tools.exercise list
+
+Each empty function says what to do and which equation of the paper it is. Afterwards run
+
+    python -m tools.exercise check NAME
+
+Nothing else works before the functions that it needs are filled in: neither training nor the other
+tests. Keep this file: it tells `check` that your functions stand in the files themselves.
+"""
+
+
+def main(argv):
+    parser = argparse.ArgumentParser(prog='python -m tools.exercise', description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest='command', required=True, metavar='COMMAND')
+    commands.add_parser('list', help='show the exercises')
+    begin = commands.add_parser('start', help='write work/FILE.py with one function empty')
+    begin.add_argument('--as-printed', action='store_true', help='with the error of the paper')
+    begin.add_argument('--again', action='store_true', help='start over; keeps the old file')
+    others = (commands.add_parser('check', help='run the tests of the function'),
+              commands.add_parser('solution', help='show the difference from our file'))
+    for command in (begin, *others):
+        command.add_argument('name', metavar='NAME', help='an exercise')
+    copy = commands.add_parser('handout', help='copy the repository without solutions')
+    copy.add_argument('folder', metavar='FOLDER', help='a new folder')
+    args = parser.parse_args(argv)
+    if args.command == 'list':
+        return show_list()
+    if args.command == 'start':
+        return start(args.name, args.as_printed, args.again)
+    if args.command == 'handout':
+        return handout(args.folder)
+    return check(args.name) if args.command == 'check' else solution(args.name)
+
+
+if __name__ == '__main__':
+    runs.user_main(main)
