@@ -1,10 +1,13 @@
-"""The tables of docs/COURSE.md: what to read, and what to run with the numbers to expect.
+"""The tables of docs/COURSE.md: what to read, what to run and to expect, and the exercises.
 
 `python -m tools.results write` puts them into the page. Line numbers come from the files and scores
 from the logs in results/, so neither can become wrong without a failing test.
 """
 import ast
 from pathlib import Path
+
+from tools.errata import ERRATA
+from tools.labs import EXERCISES
 
 TOP = Path(__file__).resolve().parents[1]
 
@@ -80,6 +83,17 @@ def reading(lab):
         first, last = line_numbers(file, name)
         rows.append([f'[`{name}`](../{file}#L{first}-L{last}) in {file}', f'{first} to {last}',
                      place, remark])
+    return rows
+
+
+def exercises(lab):
+    """-> rows of the table of exercises"""
+    rows = [['exercise', 'function', 'equation', 'difficulty', 'minutes', 'errata lab']]
+    for name, one in EXERCISES.items():
+        if one.lab == lab:
+            printed = '`--as-printed`' if name in ERRATA else ''
+            rows.append([f'`{name}`', f'`{one.place}`', one.equation, one.level, str(one.minutes),
+                         printed])
     return rows
 
 

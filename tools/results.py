@@ -302,6 +302,7 @@ def mean_table(folders):
 TABLES = {'shipped': shipped_table, 'puzzles': puzzles_table, 'stats': stats_table}
 for lab in course.READ:
     TABLES[f'lab-{lab}-reading'] = partial(course.reading, lab)
+    TABLES[f'lab-{lab}-exercises'] = partial(course.exercises, lab)
     TABLES[f'lab-{lab}-runs'] = partial(course.expected, lab, read, mean_and_range)
 
 
