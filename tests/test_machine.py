@@ -44,6 +44,11 @@ def test_a_lock_ends_with_a_process_that_is_killed(tmp_path):
         pass
 
 
+def heed_ctrl_c():
+    """In a new process: a shell that starts pytest in the background makes it ignore Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize('command', [
     ['train.py', '--help'], ['evaluate.py', '--help'], ['-m', 'tools.show', '--help'],
     ['-m', 'shapes.dataset', '--help']])
@@ -54,7 +59,8 @@ def test_ctrl_c_while_importing_is_one_line(command, tmp_path):
         'import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\n'
         '    for _ in range(1000): pass\nexcept BaseException:\n    pass\n')
     done = subprocess.run([sys.executable, *command], cwd=top, capture_output=True, text=True,
-                          env=os.environ | {'PYTHONPATH': str(tmp_path)}, timeout=60)
+                          env=os.environ | {'PYTHONPATH': str(tmp_path)}, timeout=60,
+                          preexec_fn=heed_ctrl_c)
     assert (done.returncode, done.stdout, done.stderr) == (130, '', '\nstopped\n')
 
 
