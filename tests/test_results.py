@@ -37,7 +37,7 @@ def test_a_record_keeps_the_epochs_and_adds_the_seconds_of_all_stages(tmp_path):
 
 
 @pytest.mark.parametrize('values, text', [
-    ([], 'not run'), ([0.5], '0.50'), ([0.501, 0.499], '0.50'),
+    ([], ''), ([0.5], '0.50'), ([0.501, 0.499], '0.50'),
     ([0.9, 1.0], '0.95 (0.90 to 1.00)')])
 def test_a_cell_has_the_mean_and_the_range(values, text):
     assert results.mean_and_range(values) == text
@@ -54,11 +54,42 @@ def test_the_mean_over_runs_such_as_folds(tmp_path, capsys):
 
 def test_runs_that_have_a_file_are_not_made_again(tmp_path, monkeypatch):
     monkeypatch.setattr(results, 'RESULTS', tmp_path)
-    monkeypatch.setitem(results.RUNS, 'puzzles', {'order-st': ''})
+    monkeypatch.setitem(results.SPECS, 'puzzles', {'runs': {'order-st': ''}})
     (tmp_path / 'puzzles').mkdir()
     (tmp_path / 'puzzles' / 'order-st-1.json').write_text('{"scores": {"slots": 0.25}}')
     assert results.missing('puzzles', 3) == [('order-st', 0), ('order-st', 2)]
     assert results.puzzle_cells([('ST', 'order-st', 'slots')]) == 'ST 0.25'
+
+
+def test_a_row_without_a_log_says_so_and_scores_come_before_numbers_of_the_last_epoch(
+        tmp_path, monkeypatch):
+    monkeypatch.setattr(results, 'RESULTS', tmp_path)
+    spec = {'runs': {'one': '--x 1', 'two': '--x 2'}, 'columns': {'S': 'slots', 'G': 'gate'},
+            'paper': {'heading': 'paper', 'two': '0.7'}}
+    monkeypatch.setitem(results.SPECS, 'new', spec)
+    (tmp_path / 'new').mkdir()
+    log = {'scores': {'slots': 0.5}, 'epochs': [{'gate': 0.1}, {'slots': 0.9, 'gate': 0.25}]}
+    (tmp_path / 'new' / 'one-0.json').write_text(json.dumps(log))
+    assert results.runs_table('new') == [['run', 'seeds', 'S', 'G', 'paper'],
+                                         ['`--x 1`', '1', '0.500', '0.250', ''],
+                                         ['`--x 2`', '0', 'not run', '', '0.7']]
+
+
+def test_blind_scores_by_hand():
+    references = {'a': ['x y z w'], 'b': ['p q r s']}
+    right = {'a': 'x y z w', 'b': 'p q r s'}
+    found = results.blind_scores(references, right, {'a': {'CIDEr': 1.0}, 'b': {'CIDEr': 3.0}})
+    assert found['CIDEr error'] == pytest.approx(1.0)      # sqrt(2) / sqrt(2)
+    assert found['shuffled CIDEr'] == 0.0                  # no word is shared
+    swapped = {'a': 'p q r s', 'b': 'x y z w'}
+    found = results.blind_scores(references, swapped, {'a': {'CIDEr': 0.0}, 'b': {'CIDEr': 0.0}})
+    assert found['shuffled CIDEr'] == pytest.approx(10.0)
+
+
+def test_the_constant_caption_is_the_one_that_fits_most_videos():
+    references = {'1': ['a man talks', 'a man talks'], '2': ['a man talks', 'a dog runs'],
+                  '3': ['a cat sleeps', 'a dog runs']}
+    assert results.constant_caption(references) == 'a man talks'
 
 
 def test_a_table_is_made_again_between_its_marks(monkeypatch):
@@ -90,14 +121,14 @@ def test_the_course_shows_command_time_and_scores_of_a_run():
 
 
 # ------------------------------------------------------- runs that come with the project
-@pytest.mark.parametrize('name', results.RUNS['shipped'])
+@pytest.mark.parametrize('name', results.SPECS['shipped']['runs'])
 def test_a_shipped_run_is_its_weights_alone_and_has_a_log(name):
     checkpoint = checkpoints.read_checkpoint(SHIPPED / name)
     run, model = checkpoints.load(SHIPPED / name)
     assert run.paper.name == name and run.dataset.name == 'shapes' and not model.training
     assert not {'optimizer', 'rng'} & checkpoint.keys()
     log = json.loads((results.RESULTS / 'shipped' / f'{name}-0.json').read_text())
-    assert log['command'] == f'python train.py {results.RUNS["shipped"][name]} --seed 0'
+    assert log['command'] == f'python train.py {results.SPECS["shipped"]["runs"][name]} --seed 0'
     assert log['videos'] == 500 and log['epochs'][-1]['epoch'] >= checkpoint['epoch']
 
 
