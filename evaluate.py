@@ -209,7 +209,20 @@ class MeteorReward:
         return java.shared_meteor().score([self.references[i] for i in ids], captions)[1]
 
 
-REWARDS = {'cider': CiderD, 'bleu4': Bleu4, 'rouge': RougeL, 'meteor': MeteorReward}
+class CiderReward:
+    """CIDEr-D with the end of a caption as one more word. Without it all n-grams of "a man is
+    playing a" are right, and captions learn to stop too soon."""
+
+    def __init__(self, references):
+        ended = {i: [f'{text} <eos>' for text in several] for i, several in references.items()}
+        self.metric = CiderD(ended)
+
+    def score(self, ids, captions):
+        """B ids, B str -> (B,)"""
+        return self.metric.score(ids, [f'{caption} <eos>' for caption in captions])
+
+
+REWARDS = {'cider': CiderReward, 'bleu4': Bleu4, 'rouge': RougeL, 'meteor': MeteorReward}
 
 
 def make_reward(spec, references, vocabulary):

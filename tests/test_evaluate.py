@@ -207,8 +207,9 @@ def test_quick_scores_and_rewards_equal_the_metrics():
     _, quick = evaluate.score(references, listed, quick=True)
     names = ('Bleu_4', 'ROUGE_L', 'CIDEr')
     assert quick == {i: {name: row[name] for name in names} for i, row in each.items()}
-    for reward, name in (('rouge', 'ROUGE_L'), ('meteor', 'METEOR'), ('cider', 'CIDEr')):
-        ours = evaluate.REWARDS[reward](references).score(list(references), captions)
+    for reward, name in ((evaluate.RougeL, 'ROUGE_L'), (evaluate.MeteorReward, 'METEOR'),
+                         (evaluate.CiderD, 'CIDEr')):
+        ours = reward(references).score(list(references), captions)
         np.testing.assert_allclose(ours, [each[i][name] for i in references], rtol=0, atol=1e-9)
         assert ours[3] == 0 and ours.max() > 0.3
     assert evaluate.RougeL({'x': ['', 'a man']}).score(['x'], ['']) == 0
@@ -236,6 +237,15 @@ def test_a_reward_is_the_sum_of_metrics_of_the_words_before_eos(spec):
     expected = sum(metric.score(ids, captions) for metric in metrics)
     np.testing.assert_allclose(reward.numpy(), expected, rtol=1e-6)
     assert reward[2] == reward[3] == 0 and reward[0] > reward[4] > 0 and reward[1] > 0
+
+
+def test_to_stop_too_soon_costs_more_in_the_cider_reward_than_in_the_metric():
+    references = {'x': ['a man is playing a guitar', 'a man plays a guitar'],
+                  'y': ['a dog runs', 'a dog is running'], 'z': ['two cats sleep', 'cats sleep']}
+    captions = ['a man is playing a guitar', 'a man is playing a']
+    plain = evaluate.CiderD(references).score(['x'] * 2, captions)
+    reward = evaluate.CiderReward(references).score(['x'] * 2, captions)
+    assert reward[1] / reward[0] < 0.9 * plain[1] / plain[0]
 
 
 def test_equal_captions_are_scored_once(monkeypatch):
