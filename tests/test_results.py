@@ -101,6 +101,19 @@ def test_a_table_is_made_again_between_its_marks(monkeypatch):
         results.fill('<!-- table puzzles -->\nold')
 
 
+def test_the_figure_has_a_line_for_every_seed_with_the_numbers_of_its_log(tmp_path):
+    figure = results.draw_training(tmp_path / 'figure.png')
+    for panel, axes in zip(results.PANELS, figure.axes, strict=True):
+        drawn = [line.get_ydata().tolist() for line in axes.lines]
+        expected = []
+        for _, run, name in panel['lines']:
+            logs = sorted(results.RESULTS.glob(f'{run}-?.json'))
+            for log in map(json.loads, (path.read_text() for path in logs)):
+                expected.append([epoch[name] for epoch in log['epochs'] if name in epoch])
+        assert drawn == expected and all(drawn)
+        assert len(axes.get_legend().texts) == len(panel['lines'])
+
+
 @pytest.mark.parametrize('page', results.PAGES)
 def test_the_tables_in_the_documents_are_those_of_the_logs(page):
     text = (results.TOP / page).read_text()

@@ -37,6 +37,7 @@ TOP = Path(__file__).resolve().parents[1]
 RESULTS = TOP / 'results'
 PAGES = ('README.md', 'docs/RESULTS.md', 'docs/COURSE.md')
 SPECS = tomllib.loads((RESULTS / 'tables.toml').read_text())
+PANELS = SPECS.pop('training')
 CONSTANT = 'constant '              # flags that begin with this word: no training, one caption
 
 
@@ -317,6 +318,26 @@ def fill(page):
     return page
 
 
+def draw_training(path):
+    """Draw how attention moves from epoch to epoch: one panel per entry of PANELS, one line per
+    seed -> the figure"""
+    from matplotlib.figure import Figure                # takes a second to import
+    figure = Figure((11, 5.6), layout='constrained')
+    for panel, axes in zip(PANELS, figure.subplots(2, 2).flat):
+        for index, (label, run, name) in enumerate(panel['lines']):
+            for log in read(*run.split('/')):
+                values = [epoch[name] for epoch in log['epochs'] if name in epoch]
+                axes.plot(range(1, len(values) + 1), values, color=f'C{index}', label=label)
+                label = ''                              # once in the legend
+        axes.set_title(panel['title'], fontsize=10)
+        axes.set_xlabel('epoch')
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.set_ylim(-0.03, 1.03)
+        axes.legend(fontsize=8)
+    figure.savefig(path, dpi=100)
+    return figure
+
+
 def main(argv):
     parser = argparse.ArgumentParser(prog='python -m tools.results', description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -345,6 +366,7 @@ def main(argv):
         for name in PAGES:
             page = (TOP / name).read_text()
             (TOP / name).write_text(fill(page))
+        draw_training(TOP / 'docs' / 'training.png')
         return
     choose('table', table, TABLES)
     if verb not in ([], ['run']):
