@@ -265,7 +265,7 @@ def runs_table(table):
             cells.append(mean_and_range([v for v in values if v is not None], 3))
         if not logs:
             cells[0] = 'not run'
-        label = spec.get('label', '`{command}`').format(row=row, command=command)
+        label = spec.get('labels', {}).get(row, f'`{command}`')
         rows.append([label, str(len(logs)), *cells, *([paper.get(row, '')] if paper else [])])
     return rows
 
