@@ -274,7 +274,8 @@ def describe(run, model, corpus, beam=1, progress=False):
     for batch in batches(run, corpus).in_order():
         memory, state = model.encode(data.to(batch, run.device))
         if beam > 1:
-            words, _ = decode.beam(model, memory, state, run.training.max_len, beam)
+            words, _ = decode.beam(model, memory, state, run.training.max_len, beam,
+                                   length_penalty=run.training.length_penalty)
         else:
             words, _ = decode.greedy(model, memory, state, run.training.max_len)
         captions.update(zip(batch['ids'], map(run.vocabulary.decode, words.tolist())))
@@ -389,7 +390,7 @@ def report(several, model, corpus, json_path=None):
         scores.write_scores(path, several, corpus, found)
     totals, said, _ = found
     names = ' + '.join(str(one.path) for one in several)
-    how = '' if run.recognises else f', beam {run.training.beam}'
+    how = '' if run.recognises else f', {run.search}'
     print(f'\n{names}: {run.dataset.name}, {corpus.split} split, {len(said)} videos{how}')
     print(table(totals) + '\n')
     if run.recognises:

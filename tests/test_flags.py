@@ -184,7 +184,7 @@ def fuzz(count, seed=0):
 def test_no_value_of_any_flag_ends_in_a_traceback(capsys):
     refused, accepted, failures = fuzz(5 * helpers.TRIES)
     assert not failures
-    assert refused > 150 and accepted > 20
+    assert refused > 150 and accepted >= 20
 
 
 def test_the_known_sizes_of_the_features_are_those_that_are_rendered(tmp_path_factory):

@@ -86,7 +86,8 @@ def caption_file(path, runs_and_models, infos):
     corpus.features = {kind: {name: value} for kind, value in found.items()}
     batch = data.Batches(corpus).collate([(name, [])])
     memory, state = model.encode(data.to(batch, run.device))
-    words, _ = decode.beam(model, memory, state, run.training.max_len, run.training.beam)
+    words, _ = decode.beam(model, memory, state, run.training.max_len, run.training.beam,
+                           length_penalty=run.training.length_penalty)
     print(f'{path}: {run.vocabulary.decode(words[0].tolist())}')
     picture = output(run, name, '.png')
     print(f'picture     {figures.draw_video(runs_and_models, corpus, name, picture, frames)}')

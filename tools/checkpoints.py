@@ -113,6 +113,8 @@ def restore(checkpoint, path, root, device='cpu'):
     from tools import flags                             # which imports this file
     try:
         paper = Paper(checkpoint['model'])
+        younger = dataclasses.asdict(Training())        # settings that the checkpoint may not know
+        checkpoint['training'] = younger | checkpoint['training']
         check_checkpoint(checkpoint, paper)
         cfg, training = flags.settings(paper, checkpoint['config'] | checkpoint['training'])
         run = Run(
@@ -172,6 +174,8 @@ def load_all(args):
     machine.set_threads(args.threads)
     if args.beam is not None and not 1 <= args.beam <= 100:
         raise BadInput(f'--beam {args.beam}: the beam width must be from 1 to 100')
+    if args.length_penalty is not None and not 0 <= args.length_penalty <= 10:
+        raise BadInput(f'--length-penalty {args.length_penalty}: must be a number from 0 to 10')
     loaded = [load(path, args.root, args.device) for path in args.runs]
     first = loaded[0][0]
     for run, model in loaded:
@@ -180,6 +184,8 @@ def load_all(args):
                            f'{first.dataset.name}, or with another split or --limit: runs that '
                            'are used together need the same videos')
         run.training.beam = args.beam or run.training.beam
+        if args.length_penalty is not None:
+            run.training.length_penalty = args.length_penalty
         if args.step and 'step' not in run.paper.fields():
             raise BadInput(f'--step {args.step}: {run.path} is not a run of vre')
         if args.step:

@@ -99,7 +99,8 @@ def look_at(run, model, corpus, video, caption=None):
         return recognise(run, model, batch, corpus.classes)
     memory, state = model.encode(batch)
     if caption is None:
-        words, _ = decode.beam(model, memory, state, run.training.max_len, run.training.beam)
+        words, _ = decode.beam(model, memory, state, run.training.max_len, run.training.beam,
+                               length_penalty=run.training.length_penalty)
         caption = run.vocabulary.decode(words[0].tolist())
     tokens = run.vocabulary.encode(caption, run.training.max_len)
     _, aux = decode.teacher_force(model, memory, state, torch.tensor([tokens], device=run.device))

@@ -24,8 +24,8 @@ OPTIMIZERS = ('adam', 'adamw', 'rmsprop')
 SCHEDULES = ('constant', 'cosine')
 METRICS = {'describe': ('CIDEr', 'Bleu_1', 'Bleu_2', 'Bleu_3', 'Bleu_4', 'ROUGE_L', 'loss'),
            'recognise': ('accuracy', 'mAP')}            # the keys are the tasks
-CAPTIONS_ONLY = ('captions_per_video', 'min_count', 'max_len', 'beam', 'reward', 'reward_after',
-                 'word2vec')
+CAPTIONS_ONLY = ('captions_per_video', 'min_count', 'max_len', 'beam', 'length_penalty', 'reward',
+                 'reward_after', 'word2vec')
 LARGEST = {'beam': 100, 'max_len': 1000, 'seed': 2 ** 32 - 1}       # others: one million
 
 

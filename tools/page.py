@@ -116,7 +116,7 @@ def write_page(path, several, corpus, frames_of=figures.frames_of):
     runs = []
     for scored in several:
         run = scored.run
-        beam = '' if run.recognises else f', beam {run.training.beam}'
+        beam = '' if run.recognises else f', {run.search}'
         runs.append({'name': run.title if different else str(run.path),
                      'about': f'{run.paper.name}.py{beam}', 'scores': scored.scores})
     content = {'dataset': corpus.name, 'split': corpus.split, 'total': len(corpus.ids),

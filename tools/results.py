@@ -67,7 +67,8 @@ def record(folder, command):
             'git': head['git'], 'python': head['python'], 'torch': head['torch'],
             'machine': f'{platform.machine()}, {os.cpu_count()} cores', 'threads': head['threads'],
             'seconds': sum(part[-1]['seconds'] for part in stages_of(kept)),
-            'split': final['split'], 'beam': final['beam'], 'videos': len(final['videos']),
+            'split': final['split'], 'beam': final['beam'],
+            'length_penalty': final.get('length_penalty', 0.0), 'videos': len(final['videos']),
             'scores': rounded(final['scores']), 'epochs': kept}
 
 

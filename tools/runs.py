@@ -115,6 +115,7 @@ class Training:
     max_len: int = 30               # longest caption, in words
     patience: int = 5               # epochs without a better validation score before it stops
     beam: int = 1                   # beam width for the final captions
+    length_penalty: float = 0.0     # beams are ranked by log-probability / length ** this
     reward: str = ''                # metrics whose sum is the reward, such as cider+rouge
     reward_after: int = 0           # number of epochs before the rewards begin
 
@@ -154,6 +155,12 @@ class Run:
     @property
     def recognises(self):
         return self.task == 'recognise'
+
+    @property
+    def search(self):
+        """How the final captions are found, such as "beam 3" """
+        penalty = self.training.length_penalty
+        return f'beam {self.training.beam}' + (f', length penalty {penalty:g}' if penalty else '')
 
     @property
     def title(self):
@@ -290,10 +297,12 @@ def add_flags(parser, count='+', captions=True):
     add('runs', nargs=count, metavar='RUN', help='a folder that train.py made, or a .pt file in it')
     add('--split', choices=('train', 'val', 'test'),
         help='which videos (default: test, or val if the dataset has no test captions)')
-    parser.set_defaults(beam=None, step=None)
+    parser.set_defaults(beam=None, length_penalty=None, step=None)
     if captions:
         add('--beam', type=int, metavar='K',
             help='beam width (default: the one that the run was trained with)')
+        add('--length-penalty', type=float, metavar='P', help='rank the beams by log-probability / '
+            'length ** P (default: the one that the run was trained with)')
         add('--step', type=int, choices=(1, 2),
             help='vre: captions after watching once (1) or twice (2) (default: 2)')
     add('--root', default='data', help='folder of the dataset (default: data)')

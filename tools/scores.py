@@ -16,8 +16,7 @@ def fingerprint(run, corpus):
         path = path / 'best.pt'
     files = [Path(features.path) for features in corpus.features.values()]
     times = [file.stat().st_mtime for file in files if file.exists()]
-    settings = [dataclasses.asdict(run.cfg), run.training.beam, corpus.split, corpus.captions,
-                times]
+    settings = [dataclasses.asdict(run.cfg), run.search, corpus.split, corpus.captions, times]
     digest = hashlib.sha256(path.read_bytes())
     digest.update(json.dumps(settings).encode())
     return digest.hexdigest()
@@ -61,6 +60,8 @@ def write_scores(path, several, corpus, found, key=None):
         else:
             rows[i] = {'caption': one, 'references': corpus.captions[i], 'scores': each[i]}
     content = {'runs': [str(run.path) for run in several], 'split': corpus.split,
-               'beam': several[0].training.beam, 'key': key, 'scores': scores, 'videos': rows}
+               'beam': several[0].training.beam,
+               'length_penalty': several[0].training.length_penalty, 'key': key,
+               'scores': scores, 'videos': rows}
     with machine.replacing(path) as temporary:
         temporary.write_text(json.dumps(content, indent=1))

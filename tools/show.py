@@ -91,7 +91,7 @@ def show_page(args):
     for run, model in loaded:
         found = scores.full_scores(run, model, corpus)
         several.append(page.Scored(run, model, *found))
-        how = '' if run.recognises else f', beam {run.training.beam}'
+        how = '' if run.recognises else f', {run.search}'
         print(f'{run.title}: {corpus.name}, {corpus.split} split, {len(corpus.ids)} videos{how}')
         print(evaluate.table(found[0]) + '\n')
     path = page.write_page(args.out, several, corpus, frames_of)
