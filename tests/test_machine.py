@@ -1,5 +1,6 @@
 """Files that are never incomplete, and locks that end with their process."""
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -49,19 +50,41 @@ def heed_ctrl_c():
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+def interrupted(command, library, folder):
+    """Run a command in which `library` sends Ctrl-C while it is imported, and swallows it, as some
+    libraries do -> exit code, output, errors"""
+    (folder / f'{library}.py').write_text(
+        'import os, signal, time\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\n'
+        '    time.sleep(0.2)\nexcept BaseException:\n    pass\n'
+        'def __getattr__(name):\n    if name[0] == "_":\n        raise AttributeError\n'
+        '    for _ in range(600):\n        time.sleep(0.1)\n')
+    done = subprocess.run([sys.executable, *command], cwd=Path(data.__file__).parent,
+                          capture_output=True, text=True, timeout=60, preexec_fn=heed_ctrl_c,
+                          env=os.environ | {'PYTHONPATH': str(folder)})
+    return done.returncode, done.stdout, done.stderr
+
+
 @pytest.mark.parametrize('command', [
     ['train.py', '--help'], ['evaluate.py', '--help'], ['-m', 'tools.show', '--help'],
     ['-m', 'shapes.dataset', '--help']])
 def test_ctrl_c_while_importing_is_one_line(command, tmp_path):
-    top = Path(data.__file__).parent
-    # A library that swallows Ctrl-C, as some imports do, takes the place of numpy.
-    (tmp_path / 'numpy.py').write_text(
-        'import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\n'
-        '    for _ in range(1000): pass\nexcept BaseException:\n    pass\n')
-    done = subprocess.run([sys.executable, *command], cwd=top, capture_output=True, text=True,
-                          env=os.environ | {'PYTHONPATH': str(tmp_path)}, timeout=60,
-                          preexec_fn=heed_ctrl_c)
-    assert (done.returncode, done.stdout, done.stderr) == (130, '', '\nstopped\n')
+    # numpy is imported at the top of every command.
+    assert interrupted(command, 'numpy', tmp_path) == (130, '', '\nstopped\n')
+
+
+@pytest.mark.parametrize('command, library', [
+    (['train.py', '--limit', '8'], 'pycocoevalcap'),
+    (['evaluate.py', 'shapes/runs/sta'], 'pycocoevalcap'),
+    (['-m', 'tools.show', 'page', 'shapes/runs/sta', '--out', 'page.html'], 'pycocoevalcap'),
+    (['-m', 'tools.extract', '--dataset', 'folder', '--videos', '.', '--encoder', 'resnet152'],
+     'torchvision')])
+def test_ctrl_c_in_an_import_of_a_command_at_work_is_one_line(command, library, tmp_path):
+    (tmp_path / 'a.mp4').touch()
+    argv = [str(tmp_path) if word == '.' else word for word in command]
+    argv += ['--root', str(tmp_path / 'root')]
+    assert interrupted(argv, library, tmp_path) == (
+        130, '', f'\nstopped; to start again: python {shlex.join(argv)}\n')
+    assert not (tmp_path / 'root').exists()
 
 
 def test_ctrl_c_is_unchanged_for_those_who_only_import():
