@@ -500,7 +500,8 @@ class Captioner(nn.Module):
         return p.multinomial(1)[:, 0] if self.training else p.argmax(1)
 
     def attend(self, h, memory):
-        """h (B, H) -> z (B, D), aux as step() returns it"""
+        """h (B, H) -> z (B, D), aux as step() returns it. A single layer (self.L == 1) has no beta.
+        The variant layers-first has a function of its own."""
         if self.cfg.variant == 'layers-first':
             return self.attend_layers_first(h, memory)
         log_alpha = self.place_attention(h, memory['key'], memory['mask'])  # (B, I)

@@ -408,7 +408,8 @@ class Captioner(nn.Module):
         return memory, self.stack.start(mean)
 
     def look(self, token, h, memory):
-        """token (B,) or None, h (B, H) -> expected feature (B, D), alpha (B, F, L)"""
+        """token (B,) or None, h (B, H) -> expected feature (B, D), alpha (B, F, L), 0 on padding.
+        avgpool looks everywhere alike, and first looks nowhere after its first word."""
         uniform = memory['uniform']
         if self.cfg.variant == 'avgpool':
             return memory['mean'], uniform
@@ -427,7 +428,8 @@ class Captioner(nn.Module):
         return expected, alpha.view(uniform.shape)
 
     def step(self, token, state, memory):
-        """token (B,) or None -> logits (B, V), state, aux: space (B, F, L), gate (B,)"""
+        """token (B,) or None -> logits (B, V), state, aux: space (B, F, L), gate (B,), which is 1
+        if cfg.gate is false"""
         h, _ = state[-1]                                                # of the top LSTM
         # UNSPECIFIED: the gate and the penalty of the baselines; we chose the gate for both, and
         # the penalty for first (on the attention of the first word), but not for avgpool.

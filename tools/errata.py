@@ -2,8 +2,8 @@
 
 Each exercise has a list of (our lines, the printed ones). Our lines occur exactly once in the file.
 A comment directly above them is left out as well: it explains the error, which the student is to
-find. docs/PAPERS.md has the explanations. `python -m tools.exercise handout` empties this file,
-because our lines are solutions.
+find. docs/PAPERS.md has the explanations. `python -m tools.exercise handout` writes another such
+file, with the whole functions as printed, because our lines are solutions.
 """
 ERRATA = {
     # Eq. 3.2: the denominator sums over the K x K places of one frame.
