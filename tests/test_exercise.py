@@ -75,6 +75,18 @@ def test_empty_functions_and_printed_errors_are_rejected(tmp_path):
     assert 'cannot be imported' not in output
 
 
+def test_the_printed_receptive_fields_are_those_of_tables_4_and_5():
+    c3d = {'__name__': 'c3d'}
+    exec(exercise.as_printed(ours('receptive-field'), 'receptive-field'), c3d)
+    field = c3d['receptive_field']
+    assert [field(f'pool{n}')['y'] for n in (2, 3, 4, 5)] == [
+        (4, -7, 2), (8, -15, 6), (16, -31, 14), (32, -63, 30)]
+    assert [field(f'aligned{n}', inside=f'pool{n}')['t'] for n in (2, 3, 4)] == [
+        (8, -14, 7), (4, -6, 4), (2, -2, 1)]
+    assert field('aligned2')['x'] == (32, -63, 30)      # the paper's total
+    assert field('aligned3')['x'] == (32, -63, 38)      # which its own tables do not give here
+
+
 def test_our_functions_are_accepted_one_after_another_in_a_handout(handout, tmp_path):
     """When exercise k is checked, functions 1 to k are ours, and the others are empty."""
     copy = shutil.copytree(handout, tmp_path / 'copy')

@@ -129,10 +129,10 @@ def as_printed(source, name):
 
 
 def show_list():
-    print(f'{"name":16}{"lab":4}{"function":30}{"equation":10}{"level":8}{"minutes":8}')
+    print(f'{"name":16}{"lab":4}{"function":30}{"equation":13}{"level":8}{"minutes":8}')
     for name, one in EXERCISES.items():
         mark = ' --as-printed' if name in ERRATA else ''
-        print(f'{name:16}{one.lab:<4}{one.place:30}{one.equation:10}{one.level:8}'
+        print(f'{name:16}{one.lab:<4}{one.place:30}{one.equation:13}{one.level:8}'
               f'{one.minutes:>7}{mark}')
 
 
