@@ -204,7 +204,7 @@ def train_epoch(run, stage, progress, amp=False):
         progress.seconds = time.time() - began
         seconds = time.time() - step_began
         if run.device == 'cpu' and machine.slowed_down(stage.pace, seconds, tuple(logs)):
-            bar.write(machine.SLOW)
+            bar.write(f'{machine.SLOW}Ctrl-C saves this run; continue it with --resume --threads 1')
         if number + 1 < count:
             stop_if_interrupted(run, stage, progress)
     means = {name: total / count for name, total in joined(progress.sums).items()}

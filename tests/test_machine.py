@@ -5,13 +5,17 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
 
 import data
+import evaluate
 import shapes
 from data import BadInput
-from tools import machine
+from tools import encoders, extract, machine
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
@@ -89,3 +93,54 @@ def test_ctrl_c_in_an_import_of_a_command_at_work_is_one_line(command, library, 
 
 def test_ctrl_c_is_unchanged_for_those_who_only_import():
     assert signal.getsignal(signal.SIGINT) is not shapes.stop       # pytest imports everything
+
+
+LENGTHS = [1, 2] * 10 + [50, 60] * 20                   # frames of videos, or of batches of them
+
+
+def work_for(monkeypatch, seconds):
+    """Made-up clocks. seconds: of each step -> function that is to be called once in each step"""
+    now = [0.0]
+    left = iter(seconds)
+
+    def work(*_):
+        now[0] += next(left)
+
+    for module in (evaluate, extract):
+        monkeypatch.setattr(module, 'time', SimpleNamespace(time=lambda: now[0]))
+    monkeypatch.setattr(torch, 'get_num_threads', lambda: 2)
+    return work
+
+
+def describe(monkeypatch, seconds, _):
+    work = work_for(monkeypatch, seconds)
+    steps = [{'ids': [str(i)], 'mask': {'clip': torch.ones(1, length)}}
+             for i, length in enumerate(LENGTHS)]
+    monkeypatch.setattr(evaluate, 'batches', lambda *_: SimpleNamespace(in_order=lambda: steps))
+    monkeypatch.setattr(evaluate.decode, 'greedy', lambda *_: (torch.zeros(1, 0), work()))
+    run = SimpleNamespace(device='cpu', training=SimpleNamespace(max_len=1),
+                          vocabulary=SimpleNamespace(decode=str))
+    model = SimpleNamespace(encode=lambda batch: (None, None))
+    evaluate.describe(run, model, SimpleNamespace(ids=range(len(steps))), progress=True)
+
+
+def extract_clips(monkeypatch, seconds, folder):
+    work = work_for(monkeypatch, seconds)
+    monkeypatch.setattr(encoders, 'load', lambda *_: None)
+    monkeypatch.setattr(encoders, 'read', lambda path, *_: torch.zeros(path))
+    monkeypatch.setattr(encoders, 'encode', lambda *_: work() or {'': np.zeros(1)})
+    videos = [(str(i), length) for i, length in enumerate(LENGTHS)]
+    info = {'encoder': 'resnet152', 'weights': 'none', 'sampling': ''}
+    assert extract.extract(videos, {'': folder / 'features'}, info) == []
+
+
+@pytest.mark.parametrize('command', [describe, extract_clips])
+def test_a_busy_neighbour_is_reported_once_but_long_videos_are_not(command, tmp_path, monkeypatch,
+                                                                   capsys):
+    even = [0.1 * length for length in LENGTHS]
+    command(monkeypatch, even, tmp_path / 'quiet')
+    assert 'three times' not in capsys.readouterr().out
+    disturbed = even[:40] + [4 * seconds for seconds in even[40:]]
+    command(monkeypatch, disturbed, tmp_path / 'busy')
+    said = capsys.readouterr().out
+    assert said.count('three times as long') == 1 and '--threads 1' in said
