@@ -92,7 +92,7 @@ def say(text):
             print(text, flush=True)
         except BrokenPipeError:                         # nobody reads on, as after `| head -1`:
             sys.stdout = open(os.devnull, 'w')          # save and stop, as after Ctrl-C
-            INTERRUPTS.append(signal.SIGPIPE)
+            INTERRUPTS.append('closed pipe')
 
 
 # --------------------------------------------------------------------------------------- training
@@ -146,7 +146,7 @@ def set_rate(stage, schedule, done):
         group['lr'] = stage.rate * factor
 
 
-INTERRUPTS = []                                         # signals that arrived while training
+INTERRUPTS = []                                         # why training is to stop
 
 
 def interrupt(number, _):

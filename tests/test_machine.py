@@ -1,5 +1,6 @@
 """Files that are never incomplete, and locks that end with their process."""
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -93,6 +94,41 @@ def test_ctrl_c_in_an_import_of_a_command_at_work_is_one_line(command, library, 
 
 def test_ctrl_c_is_unchanged_for_those_who_only_import():
     assert signal.getsignal(signal.SIGINT) is not shapes.stop       # pytest imports everything
+
+
+NOT_EVERYWHERE = """
+import multiprocessing, os, signal, sys
+sys.modules.update(dict.fromkeys(('fcntl', 'pwd', 'resource', 'termios')))  # import fails
+for name in ('SIGALRM', 'SIGHUP', 'SIGKILL', 'SIGPIPE', 'SIGUSR1', 'alarm', 'pthread_kill',
+             'setitimer'):
+    delattr(signal, name)
+for name in ('fork', 'getuid', 'killpg', 'mkfifo', 'posix_fallocate', 'sched_getaffinity',
+             'setsid', 'sync'):
+    delattr(os, name)
+multiprocessing.set_start_method('spawn')
+"""
+
+
+def test_commands_need_nothing_that_only_linux_has(tmp_path):
+    """Windows and macOS lack these modules, signals and functions, start processes without fork,
+    and may have another encoding of files than UTF-8."""
+    (tmp_path / 'sitecustomize.py').write_text(NOT_EVERYWHERE)
+    env = os.environ | {'PYTHONPATH': str(tmp_path), 'PYTHONUTF8': '0', 'LC_ALL': 'C',
+                        'PYTHONCOERCECLOCALE': '0'}
+    for command in (
+            ['train.py', '--model', 'sta', '--limit', '8', '--epochs', '1',
+             '--out', str(tmp_path / 'run'), '--root', str(tmp_path / 'root')],
+            ['-m', 'tools.annotate', 'sta', '--out', str(tmp_path / 'sta.html')],
+            ['-m', 'tools.exercise', 'handout', str(tmp_path / 'handout')]):
+        done = subprocess.run([sys.executable, *command], cwd=Path(data.__file__).parent, env=env,
+                              capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+    done = subprocess.run([sys.executable, '-m', 'tools.exercise', 'check', 'greedy'], env=env,
+                          cwd=tmp_path / 'handout', capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1 and 'exercise greedy is not done yet' in done.stdout
+    top = Path(data.__file__).parent
+    sources = [path.read_text() for path in top.rglob('*.py') if path.parent.name != 'tests']
+    assert set(re.findall(r'signal\.(SIG\w+)', ''.join(sources))) == {'SIGINT', 'SIGTERM'}
 
 
 LENGTHS = [1, 2] * 10 + [50, 60] * 20                   # frames of videos, or of batches of them

@@ -354,8 +354,8 @@ def main(argv):
     *verb, table = args.words
     if table == 'write':
         for name in PAGES:
-            page = (TOP / name).read_text()
-            (TOP / name).write_text(fill(page))
+            page = (TOP / name).read_text(encoding='utf-8')
+            (TOP / name).write_text(fill(page), encoding='utf-8')
         return
     choose('table', table, TABLES)
     if verb not in ([], ['run']):
