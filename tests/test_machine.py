@@ -96,6 +96,14 @@ def test_ctrl_c_is_unchanged_for_those_who_only_import():
     assert signal.getsignal(signal.SIGINT) is not shapes.stop       # pytest imports everything
 
 
+def test_a_terminal_that_lacks_a_letter_still_gets_the_sentence():
+    done = subprocess.run([sys.executable, 'evaluate.py', 'runs/\u03bb'], capture_output=True,
+                          cwd=Path(data.__file__).parent, text=True,
+                          env=os.environ | {'PYTHONIOENCODING': 'ascii'})
+    assert done.returncode == 2
+    assert done.stderr.startswith(r'error: runs/\u03bb') and done.stderr.count('\n') == 1
+
+
 NOT_EVERYWHERE = """
 import multiprocessing, os, signal, sys
 sys.modules.update(dict.fromkeys(('fcntl', 'pwd', 'resource', 'termios')))  # import fails
