@@ -24,6 +24,7 @@ Variants:   soft, hard                          "Soft / Hard Attention"
             mlp, maxpool, avgpool, hypercolumn  "Baselines of multi-level features"
             layers-first                        beta before alpha, end of Sec. 3.2, first version
             fc7-every                           fc7 at every word, Sec. 3.1, first version
+
 The paper explains the lower scores of layers-first "partially" by "the increase of the number of
 parameters". In our reading it has fewer: w of the place attention reads one layer, not four.
 

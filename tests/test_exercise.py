@@ -75,10 +75,10 @@ def test_empty_functions_and_printed_errors_are_rejected(tmp_path):
     assert 'cannot be imported' not in output
 
 
-def test_the_printed_receptive_fields_are_those_of_tables_4_and_5():
-    c3d = {'__name__': 'c3d'}
-    exec(exercise.as_printed(ours('receptive-field'), 'receptive-field'), c3d)
-    field = c3d['receptive_field']
+def test_the_printed_receptive_fields_are_those_of_tables_4_and_5(tmp_path):
+    path = tmp_path / 'c3d.py'
+    path.write_text(exercise.as_printed(ours('receptive-field'), 'receptive-field'))
+    field = runpy.run_path(str(path))['receptive_field']
     assert [field(f'pool{n}')['y'] for n in (2, 3, 4, 5)] == [
         (4, -7, 2), (8, -15, 6), (16, -31, 14), (32, -63, 30)]
     assert [field(f'aligned{n}', inside=f'pool{n}')['t'] for n in (2, 3, 4)] == [
