@@ -24,7 +24,7 @@ from tools.equations import EQUATIONS
 
 ROOT = papers.ROOT
 NUMBER = r'\d+(?:\.\d+)?'
-MENTION = re.compile(rf'Eq\. {NUMBER}(?:(?:, | and | \+ |-){NUMBER})*(?: of the first version)?')
+MENTION = re.compile(rf'Eq\. {NUMBER}(?:(?:,\s|\sand\s| \+ |-){NUMBER})*(?: of the first version)?')
 # A comment that begins with `Eq. 7`, `L in Eq. 7` and the like tells what its line computes.
 COMPUTES = re.compile(rf'[\w ]{{0,12}}({MENTION.pattern})(?=$|  |[,;:])')
 
