@@ -24,6 +24,7 @@ Variants:   soft, hard                          "Soft / Hard Attention"
             mlp, maxpool, avgpool, hypercolumn  "Baselines of multi-level features"
             layers-first                        beta before alpha, end of Sec. 3.2, first version
             fc7-every                           fc7 at every word, Sec. 3.1, first version
+
 The paper explains the lower scores of layers-first "partially" by "the increase of the number of
 parameters". In our reading it has fewer: w of the place attention reads one layer, not four.
 
@@ -500,7 +501,8 @@ class Captioner(nn.Module):
         return p.multinomial(1)[:, 0] if self.training else p.argmax(1)
 
     def attend(self, h, memory):
-        """h (B, H) -> z (B, D), aux as step() returns it"""
+        """h (B, H) -> z (B, D), aux as step() returns it. A single layer (self.L == 1) has no beta.
+        The variant layers-first has a function of its own."""
         if self.cfg.variant == 'layers-first':
             return self.attend_layers_first(h, memory)
         log_alpha = self.place_attention(h, memory['key'], memory['mask'])  # (B, I)

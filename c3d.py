@@ -159,6 +159,7 @@ class C3D(nn.Module):
     """8 convolutions, 5 poolings, fc6 and fc7 with 64 * width units each, and the classifier fc8"""
 
     def __init__(self, width=64, classes=487, dropout=0.5):
+        """Makes self.layers, a ModuleDict of all LAYERS, fc6, fc7 and fc8, and self.drop."""
         super().__init__()
         layers = {}
         channels = 3

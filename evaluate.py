@@ -10,6 +10,7 @@ import shapes  # noqa: F401, first of all: Ctrl-C while importing is one line
 import functools
 import math
 import os
+import time
 from collections import Counter
 
 import numpy as np
@@ -21,7 +22,7 @@ import decode
 from data import PAD, BadInput
 from shapes import puzzles
 from shapes import words as shape_words
-from tools import checkpoints, java, runs
+from tools import checkpoints, java, machine, runs
 
 # ---------------------------------------------------------------------------------------- metrics
 
@@ -269,9 +270,11 @@ def batches(run, corpus):
 def describe(run, model, corpus, beam=1, progress=False):
     """-> id -> caption, generated greedily or with a beam of that width"""
     captions = {}
+    pace = {}
     bar = tqdm(total=len(corpus.ids), desc=f'captions, beam {beam}', leave=False,
                disable=not progress)
     for batch in batches(run, corpus).in_order():
+        began = time.time()
         memory, state = model.encode(data.to(batch, run.device))
         if beam > 1:
             words, _ = decode.beam(model, memory, state, run.training.max_len, beam,
@@ -280,6 +283,10 @@ def describe(run, model, corpus, beam=1, progress=False):
             words, _ = decode.greedy(model, memory, state, run.training.max_len)
         captions.update(zip(batch['ids'], map(run.vocabulary.decode, words.tolist())))
         bar.update(len(batch['ids']))
+        # Per frame, because videos, and so batches, differ in length
+        seconds = (time.time() - began) / sum(mask.numel() for mask in batch['mask'].values())
+        if progress and run.device == 'cpu' and machine.slowed_down(pace, seconds, beam):
+            bar.write(f'{machine.SLOW}Ctrl-C, then start again with --threads 1')
     bar.close()
     return captions
 

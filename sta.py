@@ -28,7 +28,7 @@ evidence; the puzzle `place` can be solved with content scores only.
 The penalty in the loss asks that the weights of each place sum to 1 over the steps. This is
 possible only with as many steps as places. T steps give a total weight of T to L places, so by
 Cauchy-Schwarz
-    sum_i (1 - sum_t l_ti)^2  >=  L (1 - T/L)^2  =  (L - T)^2 / L,
+    sum_i (1 - sum_t l_ti)^2 >= L (1 - T/L)^2 = (L - T)^2 / L,
 with equality only if every place has the total T/L. The bound is 7.37 for 30 steps and 49 places,
 and 1258.05 for 8 words and 1,274 places. So the penalty asks for equal totals. A model reaches them
 by scanning all places in turn, or by looking everywhere at every step. The latter explains why
@@ -408,7 +408,8 @@ class Captioner(nn.Module):
         return memory, self.stack.start(mean)
 
     def look(self, token, h, memory):
-        """token (B,) or None, h (B, H) -> expected feature (B, D), alpha (B, F, L)"""
+        """token (B,) or None, h (B, H) -> expected feature (B, D), alpha (B, F, L), 0 on padding.
+        avgpool looks everywhere alike, and first looks nowhere after its first word."""
         uniform = memory['uniform']
         if self.cfg.variant == 'avgpool':
             return memory['mean'], uniform
@@ -427,7 +428,8 @@ class Captioner(nn.Module):
         return expected, alpha.view(uniform.shape)
 
     def step(self, token, state, memory):
-        """token (B,) or None -> logits (B, V), state, aux: space (B, F, L), gate (B,)"""
+        """token (B,) or None -> logits (B, V), state, aux: space (B, F, L), gate (B,), which is 1
+        if cfg.gate is false"""
         h, _ = state[-1]                                                # of the top LSTM
         # UNSPECIFIED: the gate and the penalty of the baselines; we chose the gate for both, and
         # the penalty for first (on the attention of the first word), but not for avgpool.

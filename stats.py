@@ -247,7 +247,8 @@ class TimeThenSpace(nn.Module):
             self.space = Attention(cfg.hidden + cfg.embed, cfg.visual, cfg.attn)
 
     def forward(self, q, memory):
-        """q (B, Q), memory -> x_TS (B, D), aux"""
+        """q (B, Q), memory -> x_TS (B, D), aux: ts_frames (B, F), ts_space (B, L). If a frame is a
+        single vector (self.single), L is 1 and there is nothing to choose"""
         score = self.frames(q, memory['ts_keys']).masked_fill(~memory['mask'], float('-inf'))
         # DEVIATION: paper prints an arg max in Eq. 9, here a softmax with a low temperature,
         # because an arg max has no gradient, and the paper's text says that it uses this softmax.
@@ -305,7 +306,8 @@ class Visual(nn.Module):
         return memory, masked_mean(x_bar, mask)
 
     def forward(self, q, memory):
-        """q (B, Q), memory -> xhat (B, D), aux"""
+        """q (B, Q), memory -> xhat (B, D), aux: those of ST and TS; if there are both, mix (B, 2),
+        their weights, which are equal in training while self.even is true"""
         if self.ts is None:
             x, aux = self.st(q, memory)
         elif self.st is None:

@@ -92,7 +92,7 @@ def say(text):
             print(text, flush=True)
         except BrokenPipeError:                         # nobody reads on, as after `| head -1`:
             sys.stdout = open(os.devnull, 'w')          # save and stop, as after Ctrl-C
-            INTERRUPTS.append(signal.SIGPIPE)
+            INTERRUPTS.append('closed pipe')
 
 
 # --------------------------------------------------------------------------------------- training
@@ -146,7 +146,7 @@ def set_rate(stage, schedule, done):
         group['lr'] = stage.rate * factor
 
 
-INTERRUPTS = []                                         # signals that arrived while training
+INTERRUPTS = []                                         # why training is to stop
 
 
 def interrupt(number, _):
@@ -204,7 +204,7 @@ def train_epoch(run, stage, progress, amp=False):
         progress.seconds = time.time() - began
         seconds = time.time() - step_began
         if run.device == 'cpu' and machine.slowed_down(stage.pace, seconds, tuple(logs)):
-            bar.write(machine.SLOW)
+            bar.write(f'{machine.SLOW}Ctrl-C saves this run; continue it with --resume --threads 1')
         if number + 1 < count:
             stop_if_interrupted(run, stage, progress)
     means = {name: total / count for name, total in joined(progress.sums).items()}

@@ -167,7 +167,8 @@ def refocus_loss(reward, previous, scores, key):
     -inf on padding; key (B,): index of the key frame -> loss (B,)
 
     alpha and 1 - alpha are computed as logarithms. In float32, 1 - alpha itself would be 0 as soon
-    as the key frame leads by a score of 17, and would have no gradient."""
+    as the key frame leads by a score of 17, and would have no gradient. A video of a single frame
+    has alpha = 1 and the loss 0."""
     # UNSPECIFIED: the loss of a caption that has no reward from the last epoch; we chose 0.
     rise = torch.where(previous.isnan(), 0.0, reward - previous).detach()
     several = scores.isfinite().sum(1, keepdim=True) > 1
@@ -439,7 +440,11 @@ class Captioner(nn.Module):
 
     def watch(self, batch, draws=0):
         """batch of N videos -> memories: that of step 1 and, if there is one, that of step 2. With
-        draws, there is one of step 2 for each key that is drawn from alpha."""
+        draws, there is one of step 2 for each key that is drawn from alpha.
+
+        A memory has audio; frames and, if there is such an attention, space, both prepared; o; if
+        there is an encoder, key (N, F), one-hot, which is the middle frame in step 1; if its
+        scores choose the keys of step 2, scores and focus (N, F), which is their softmax."""
         frames, space, audio = self.read(batch)
         mask = batch['mask'][self.seen]
         memory = {'audio': audio, 'frames': self.attend_frames.prepare(frames, mask)}

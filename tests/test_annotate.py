@@ -138,12 +138,18 @@ def test_the_command_writes_pages_and_reports_mistakes(tmp_path, monkeypatch, ca
     assert [path.name for path in tmp_path.iterdir()] == ['decode.html']
 
 
+def test_a_formula_in_a_paragraph_leaves_the_rest_prose():
+    found = annotate.docstring_html('By Schwarz\n    a >= b,\nas c = 0.\n\nName:  x\n       y', {})
+    assert found == ('<p>By Schwarz\n</p><pre>    a &gt;= b,</pre><p>as c = 0.</p>'
+                     '<pre>Name:  x\n       y</pre>')
+
+
 @pytest.mark.parametrize('name', NAMES)
 def test_pages_open_in_a_browser(browser, name, pages, tmp_path):  # noqa: F811
     path = Path(tmp_path / 'x.html')
     path.write_text(pages[name])
     browser.fetched()
-    for width in (390, 1400):
+    for width in (390, 1280):
         browser.resize(width)
         browser.ask('POST', '/url', {'url': path.as_uri()})
         wide, inside = browser.run('''const page = document.documentElement;
@@ -155,6 +161,9 @@ def test_pages_open_in_a_browser(browser, name, pages, tmp_path):  # noqa: F811
         left, right = browser.run('''const row = document.querySelectorAll(".row")[10];
             return [...row.children].map(e => e.getBoundingClientRect().left)''')
         assert (left == right) == (width == 390)        # one column on a phone
+        cut = browser.run('''return [...document.querySelectorAll(".row .formula")].filter(
+            e => e.scrollWidth > e.clientWidth + 1).map(e => e.textContent)''')
+        assert width == 390 or not cut                  # a projector shows whole equations
     hidden = 'return document.querySelector("#L1").offsetHeight'
     assert browser.run(hidden) == 0
     browser.run('document.querySelector("#whole").click()')

@@ -1,6 +1,8 @@
 """Exercises: the tests of each reject the empty function and what a paper prints by mistake, and
 accept our own function, even if all later exercises are still to be done."""
 import json
+import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -73,6 +75,18 @@ def test_empty_functions_and_printed_errors_are_rejected(tmp_path):
     assert 'cannot be imported' not in output
 
 
+def test_the_printed_receptive_fields_are_those_of_tables_4_and_5(tmp_path):
+    path = tmp_path / 'c3d.py'
+    path.write_text(exercise.as_printed(ours('receptive-field'), 'receptive-field'))
+    field = runpy.run_path(str(path))['receptive_field']
+    assert [field(f'pool{n}')['y'] for n in (2, 3, 4, 5)] == [
+        (4, -7, 2), (8, -15, 6), (16, -31, 14), (32, -63, 30)]
+    assert [field(f'aligned{n}', inside=f'pool{n}')['t'] for n in (2, 3, 4)] == [
+        (8, -14, 7), (4, -6, 4), (2, -2, 1)]
+    assert field('aligned2')['x'] == (32, -63, 30)      # the paper's total
+    assert field('aligned3')['x'] == (32, -63, 38)      # which its own tables do not give here
+
+
 def test_our_functions_are_accepted_one_after_another_in_a_handout(handout, tmp_path):
     """When exercise k is checked, functions 1 to k are ours, and the others are empty."""
     copy = shutil.copytree(handout, tmp_path / 'copy')
@@ -86,6 +100,27 @@ def test_our_functions_are_accepted_one_after_another_in_a_handout(handout, tmp_
         jobs.append((name, source, copy / EXERCISES[name].file))
     output, codes = run_checks(tmp_path, copy, jobs)
     assert codes == [0] * len(jobs), output
+
+
+def test_the_printed_function_can_be_put_into_a_handout(handout, tmp_path, monkeypatch, capfd):
+    """Then the file is the one that is rejected above. All other functions in it are ours here."""
+    copy = shutil.copytree(handout, tmp_path / 'copy')
+    printed = runpy.run_path(str(copy / 'tools' / 'errata.py'))['ERRATA']
+    expected = {name: exercise.as_printed(ours(name), name) for name in ERRATA}
+    stubs = {name: exercise.emptied(ours(name), name) for name in ERRATA}
+    monkeypatch.setattr(exercise, 'ROOT', copy)
+    monkeypatch.setattr(exercise, 'MARK', copy / 'HANDOUT.md')
+    monkeypatch.setattr(exercise, 'ERRATA', printed)
+    for name in ERRATA:
+        path = copy / EXERCISES[name].file
+        path.write_text(stubs[name], encoding='utf-8')
+        exercise.main(['start', name, '--as-printed'])
+        assert path.read_text(encoding='utf-8') == expected[name]
+        assert max(copy.glob(f'{path.name}.*.bak')).read_text(encoding='utf-8') == stubs[name]
+    path = copy / 'vre.py'                              # of the last two exercises
+    path.write_text(expected['refocus-loss'], encoding='utf-8')
+    assert exercise.main(['check', 'refocus-loss']) == 1
+    assert 'FAILED  alpha rises with the reward' in capfd.readouterr().out
 
 
 @pytest.mark.parametrize('name', EXERCISES)
@@ -105,11 +140,14 @@ def test_only_the_body_of_the_function_is_taken_out(name):
 def test_start_never_overwrites_and_a_check_says_what_failed(work, capfd, monkeypatch):
     exercise.main(['start', 'rank-loss'])
     path = work / 'stats.py'
-    path.write_text(path.read_text() + '# mine\n')
+    path.write_text(re.sub(r'raise NotImplementedError.*', 'return w.sum(1)', path.read_text())
+                    + '# mine\n')
     with pytest.raises(BadInput, match='stats.py exists .* --again'):
         exercise.main(['start', 'ts'])
     assert exercise.main(['check', 'rank-loss']) == 1
-    assert 'FAILED  rank loss by hand' in capfd.readouterr().out
+    said = capfd.readouterr().out
+    assert 'FAILED  rank loss by hand' in said
+    assert 'assert rank_loss(' in said and 'Obtained | Expected' in said
     exercise.main(['start', 'ts', '--again'])
     exercise.main(['start', 'ts', '--again', '--as-printed'])
     assert (work / 'stats.py.1.bak').read_text().endswith('# mine\n')

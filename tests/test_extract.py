@@ -400,7 +400,8 @@ def test_extraction_continues_and_leaves_no_incomplete_files(folder, tmp_path, m
     monkeypatch.setattr(os, 'replace', replace)
     before = (place / 'a.npy').stat().st_mtime_ns
     read = []
-    monkeypatch.setattr(encoders, 'read', lambda path, *more: read.append(path.stem))
+    monkeypatch.setattr(encoders, 'read',
+                        lambda path, *more: read.append(path.stem) or torch.zeros(1))
     monkeypatch.setattr(encoders, 'encode', lambda *given: {'': np.zeros((1, 2), np.float32)})
     run(folder, tmp_path)
     assert read == ['b', 'broken', 'c'] and (place / 'a.npy').stat().st_mtime_ns == before

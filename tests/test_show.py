@@ -371,10 +371,11 @@ def test_curves_hold_the_numbers_of_the_log(drawn, tmp_path, capsys):
                                (2, 'joint', 7)):
         epochs.append({'epoch': epoch, 'stage': stage, 'loss': loss, 'val_CIDEr': 1 / loss})
     staged = write_log(tmp_path / 'staged', head, *epochs[:2], head, *epochs[2:], '{"epoch": 3, "s')
-    write_log(tmp_path / 'plain', head, {'epoch': 1, 'loss': 3.0, 'val_accuracy': 0.5},
+    odd = tmp_path / '$\\frac$'                         # no formula
+    write_log(odd, head, {'epoch': 1, 'loss': 3.0, 'val_accuracy': 0.5},
               {'epoch': 2, 'loss': 2.0}, head, {'epoch': 1, 'loss': 6.0})       # started again
-    (tmp_path / 'plain' / 'best.pt').write_bytes(b'not read')
-    show.main(['curves', staged, str(tmp_path / 'plain' / 'best.pt')])
+    (odd / 'best.pt').write_bytes(b'not read')
+    show.main(['curves', staged, str(odd / 'best.pt')])
     assert (tmp_path / 'staged' / 'curves.png').read_bytes()[:4] == b'\x89PNG'
     assert 'curves.png' in capsys.readouterr().out
     panels = {axis.get_title(): axis for axis in drawn[0].axes}
@@ -387,7 +388,7 @@ def test_curves_hold_the_numbers_of_the_log(drawn, tmp_path, capsys):
     assert marks == [0.5, 3.5]
     assert [text.get_text() for text in cider.texts] == ['warm', 'joint']
     legend = panels['training loss'].get_legend().get_texts()
-    assert [text.get_text() for text in legend] == ['staged', 'plain']
+    assert [text.get_text() for text in legend] == ['staged', odd.name]
 
 
 @pytest.mark.parametrize('lines, message', [

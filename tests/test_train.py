@@ -6,7 +6,9 @@ import shutil
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +19,8 @@ import evaluate
 import train
 from data import BadInput
 from shapes import words as shape_words
-from tools import checkpoints, datasets, figures, machine, runs, scores
+from tools import checkpoints, datasets, figures, machine, runs, scores, show
+from tools.flags import claim_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 NOUNS = ['man', 'woman', 'dog']
@@ -269,6 +272,39 @@ def test_a_start_that_fails_leaves_no_folder_and_nan_is_never_saved(root, tmp_pa
     with pytest.raises(BadInput, match='loss = nan in the val split, so nothing was saved'):
         train.main(flags('sta', root, tmp_path / 'run'))
     assert not list(tmp_path.iterdir())
+
+
+def test_runs_that_start_at_once_get_folders_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = SimpleNamespace(paper=SimpleNamespace(name='sta'), dataset=SimpleNamespace(name='shapes'),
+                          given={})
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: claim_folder(SimpleNamespace(out=None), run), range(8)))
+    assert len(set(found)) == 8 and all(path.is_dir() for path in found)
+
+
+@pytest.mark.parametrize('ending', ['.json', '.png', '.html'])
+def test_captions_picture_and_page_are_written_whole_or_not_at_all(ending, finished, root, tmp_path,
+                                                                   monkeypatch):
+    out = shutil.copytree(finished['stats'], tmp_path / 'run')
+    replace = os.replace
+
+    def stop(temporary, path):
+        if str(path).endswith(ending):
+            raise KeyboardInterrupt
+        replace(temporary, path)
+
+    monkeypatch.setattr(os, 'replace', stop)
+    again = [str(out), '--root', str(root), '--split', 'val', '--beam', '2']
+    with pytest.raises(KeyboardInterrupt):
+        if ending == '.html':
+            show.main(['page', *again, '--out', str(out / 'page.html')])
+        else:
+            evaluate.main(again)
+    assert {path.name for path in out.iterdir()} == {path.name for path in
+                                                     finished['stats'].iterdir()}
+    for path in (*out.glob(f'*{ending}'), out / 'best.pt'):
+        assert path.read_bytes() == (finished['stats'] / path.name).read_bytes()
 
 
 def test_a_run_in_use_is_refused(finished, root, tmp_path):

@@ -24,7 +24,7 @@ from tools.equations import EQUATIONS
 
 ROOT = papers.ROOT
 NUMBER = r'\d+(?:\.\d+)?'
-MENTION = re.compile(rf'Eq\. {NUMBER}(?:(?:, | and | \+ |-){NUMBER})*(?: of the first version)?')
+MENTION = re.compile(rf'Eq\. {NUMBER}(?:(?:,\s|\sand\s| \+ |-){NUMBER})*(?: of the first version)?')
 # A comment that begins with `Eq. 7`, `L in Eq. 7` and the like tells what its line computes.
 COMPUTES = re.compile(rf'[\w ]{{0,12}}({MENTION.pattern})(?=$|  |[,;:])')
 
@@ -62,10 +62,14 @@ def docstring_html(text, known):
     """A docstring -> HTML: paragraphs, and everything with columns or drawings as it is"""
     parts = []
     for block in re.split(r'\n\s*\n', text.strip('\n')):
-        if re.search(r'[^.\s] {2,}\S|^ +\S', block, re.M):
+        if re.search(r'[^.,\s] {2,}\S', block) or block.startswith(' '):
             parts.append(f'<pre>{link(block, known)}</pre>')
-        else:
-            parts.append(f'<p>{sentence(block, known)}</p>')
+            continue
+        for piece in re.split(r'((?:^ +\S.*\n?)+)', block, flags=re.M):     # indented: a formula
+            drawn = piece.startswith(' ')
+            if piece.strip():
+                parts.append(f'<pre>{link(piece.rstrip(), known)}</pre>' if drawn
+                             else f'<p>{sentence(piece, known)}</p>')
     return ''.join(parts)
 
 

@@ -15,12 +15,13 @@ STA = {
     '2.4': (r'l_{t,i} = p(L_t = i \mid h_{t-1}) = \frac{\exp(W_i^\top h_{t-1})}'
             r'{\sum_{j=1}^{K \times K} \exp(W_j^\top h_{t-1})}', ''),
     '2.5': (r'x_t = \mathbb{E}_{p(L_t \mid h_{t-1})}[X_t] = \sum_{i=1}^{K^2} l_{t,i} X_{t,i}', ''),
-    '2.6': (r'c_0 = f_{\mathrm{init},c} \left( \frac{1}{T} \sum_{t=1}^{T} \frac{1}{K^2} '
-            r'\sum_{i=1}^{K^2} X_{t,i} \right), \quad h_0 = f_{\mathrm{init},h} \left( \frac{1}{T} '
-            r'\sum_{t=1}^{T} \frac{1}{K^2} \sum_{i=1}^{K^2} X_{t,i} \right)', ''),
-    '2.7': (r'L = - \sum_{t=1}^{T} \sum_{i=1}^{C} y_{t,i} \log \, \hat{y}_{t,i} + \lambda '
-            r'\sum_{i=1}^{K \times K} \left( 1 - \sum_{t=1}^{T} l_{t,i} \right)^2 '
-            r'+ \gamma \sum_i \sum_j \theta_{i,j}^2',
+    '2.6': (r'\begin{align*} c_0 &= f_{\mathrm{init},c} \left( \frac{1}{T} \sum_{t=1}^{T} '
+            r'\frac{1}{K^2} \sum_{i=1}^{K^2} X_{t,i} \right) \\ h_0 &= f_{\mathrm{init},h} \left( '
+            r'\frac{1}{T} \sum_{t=1}^{T} \frac{1}{K^2} \sum_{i=1}^{K^2} X_{t,i} \right) '
+            r'\end{align*}', ''),
+    '2.7': (r'\begin{align*} L &= - \sum_{t=1}^{T} \sum_{i=1}^{C} y_{t,i} \log \, \hat{y}_{t,i} \\ '
+            r'& + \lambda \sum_{i=1}^{K \times K} \left( 1 - \sum_{t=1}^{T} l_{t,i} \right)^2 '
+            r'+ \gamma \sum_i \sum_j \theta_{i,j}^2 \end{align*}',
             'The optimizer adds the last term, as weight decay.'),
     '3.1': (r'\begin{matrix} i_t \\ f_t \\ o_t \\ g_t \end{matrix} = '
             r'\begin{matrix} \sigma \\ \sigma \\ \sigma \\ \tanh \end{matrix} '
@@ -90,17 +91,19 @@ ASTAR = {
            'Eq. 10 again, in the appendix. The paper prints = instead of ≥.'),
     '12': (r'\mathcal{L}^K(Y) = \sum_{m^{1:K}} p(m^{1:K} \mid A) \left[ \log \, \frac{1}{K} '
            r'\sum_{k=1}^{K} p(Y \mid m^k, A) \right]', ''),
-    '13': (r'\begin{align*} \nabla \mathcal{L}^K(Y) &= \sum_{m^{1:K}} p(m^{1:K} \mid A) '
-           r'\sum_{k=1}^{K} \left[ L(m^{1:K}) \nabla \log \, p(m^k \mid A) '
-           r'+ \omega_k \nabla \log \, p(Y \mid m^k, A) \right] \\ '
-           r'L(m^{1:K}) &= \log \, \frac{1}{K} \sum_{k=1}^{K} p(Y \mid m^k, A), \quad '
-           r'\omega_k = \frac{p(Y \mid m^k, A)}{\sum_j p(Y \mid m^j, A)} \end{align*}',
+    '13': (r'\begin{align*} & \nabla \mathcal{L}^K(Y) = \sum_{m^{1:K}} p(m^{1:K} \mid A) \\ '
+           r'& \sum_{k=1}^{K} \big[ L(m^{1:K}) \nabla \log \, p(m^k \mid A) '
+           r'+ \omega_k \nabla \log \, p(Y \mid m^k, A) \big] \\ '
+           r'& L(m^{1:K}) = \log \, \frac{1}{K} \sum_{k=1}^{K} p(Y \mid m^k, A) \\ '
+           r'& \omega_k = \frac{p(Y \mid m^k, A)}{\sum_j p(Y \mid m^j, A)} \end{align*}',
            'The paper prints the second term without the log.'),
-    '14': (r'\nabla \mathcal{L}^K(Y) \approx \sum_{k=1}^{K} \left[ \hat{L}(m^k \mid m^{-k}) '
-           r'\nabla \log \, p(m^k \mid A) + \omega_k \nabla \log \, p(Y \mid m^k, A) \right]',
+    '14': (r'\begin{align*} & \nabla \mathcal{L}^K(Y) \approx \sum_{k=1}^{K} \big[ '
+           r'\hat{L}(m^k \mid m^{-k}) \nabla \log \, p(m^k \mid A) \\ '
+           r'& \qquad + \omega_k \nabla \log \, p(Y \mid m^k, A) \big] \end{align*}',
            'The paper prints the second term without the log.'),
-    '15': (r'\hat{L}(m^k \mid m^{-k}) = L(m^{1:K}) - \log \, \frac{1}{K} \left( \sum_{j \neq k} '
-           r'p(Y \mid m^j, A) + f(Y, m^{-k}, A) \right)', ''),
+    '15': (r'\begin{align*} & \hat{L}(m^k \mid m^{-k}) = L(m^{1:K}) \\ '
+           r'& \quad - \log \, \frac{1}{K} \left( \sum_{j \neq k} p(Y \mid m^j, A) '
+           r'+ f(Y, m^{-k}, A) \right) \end{align*}', ''),
     '16': (r'f(Y, m^{-k}, A) = \exp \left( \frac{1}{K - 1} \sum_{j \neq k} '
            r'\log \, p(Y \mid m^j, A) \right)', ''),
     '17': (r'\tilde{a}_{i,l}(k) = \max_{j \in N_{i,l}} a_{j,l}(k) \quad \text{or} \quad '

@@ -2,8 +2,8 @@
 
 Each exercise has a list of (our lines, the printed ones). Our lines occur exactly once in the file.
 A comment directly above them is left out as well: it explains the error, which the student is to
-find. docs/PAPERS.md has the explanations. `python -m tools.exercise handout` empties this file,
-because our lines are solutions.
+find. docs/PAPERS.md has the explanations. `python -m tools.exercise handout` writes another such
+file, with the whole functions as printed, because our lines are solutions.
 """
 ERRATA = {
     # Eq. 3.2: the denominator sums over the K x K places of one frame.
@@ -19,7 +19,8 @@ ERRATA = {
 """, """\
             e = self.space(q, self.space.w_x(x))                        # Eq. 10  (B, L)
 """)],
-    # Table 4: conv3b, conv4b and conv5b are left out, and all is shifted by one.
+    # Table 4: conv3b, conv4b and conv5b are left out, and all is shifted by one. Table 5: two rows
+    # are not those of a convolution and a pooling.
     'receptive-field': [("""\
         if is_convolution(name):
             steps.append(((3, 3, 3), (1, 1, 1), 1))
@@ -29,9 +30,18 @@ ERRATA = {
             steps.append(((3, 3, 3), (1, 1, 1), 1))
         elif not is_convolution(name):
 """), ("""\
+        kernel, padding, size = ALIGN[pool]
+        steps.append(((kernel,) * 3, (1, 1, 1), padding))
+        steps.append(((size,) * 3, (size,) * 3, 0))
+""", """\
+        table5 = {'pool2': (8, -14, 7), 'pool3': (4, -6, 4), 'pool4': (2, -2, 1)}
+        stride, first, last = table5[pool]                  # i sees stride*i+first .. stride*i+last
+        steps.append(((last - first + 1,) * 3, (stride,) * 3, 1 - stride - first))
+"""), ("""\
         fields[name] = (stride, first, last)
 """, """\
-        fields[name] = (stride, first - 1, last - 1)
+        shift = 1 if inside == 'video' else 0
+        fields[name] = (stride, first - shift, last - shift)
 """)],
     # Not in a paper: how many ports of C3D make 4 rows out of 7
     'network': [("""\

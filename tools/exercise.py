@@ -13,8 +13,8 @@ from `check` what is wrong and why, and correct it. `start` never overwrites a f
 For a teacher: `python -m tools.exercise handout FOLDER` copies the repository without its history
 and without the functions of all exercises. In such a copy, which the file HANDOUT.md marks, there
 is no work/: students fill in the files themselves, in the order of the list, because later checks
-need earlier functions. `check` tests these files, `start` and `solution` have nothing to offer.
-The copy has no --as-printed: those exercises need our lines, which are the solutions.
+need earlier functions. `check` tests these files, and `solution` has nothing to offer. `start NAME
+--as-printed` puts the printed function into the file, and keeps a copy of the file beside it.
 
 Our file is the solution, and our tests are the check: nothing is written twice. The exercises are
 listed in tools/labs.py, the papers' errors in tools/errata.py.
@@ -30,7 +30,7 @@ import sys
 from pathlib import Path
 
 from data import BadInput
-from tools import runs
+from tools import papers, runs
 from tools.errata import ERRATA
 from tools.grader import ROOT, shown
 from tools.labs import EXERCISES
@@ -62,7 +62,8 @@ def definition(source, place):
 
 
 def emptied(source, name):
-    """source code -> the same with the body of the exercise's function taken out"""
+    """source code -> the same with the body of the exercise's function taken out. What the paper
+    leaves open stays, since nobody could guess our choice."""
     exercise = EXERCISES[name]
     node = definition(source, exercise.place)
     first = node.body[0].lineno - 1
@@ -76,12 +77,47 @@ def emptied(source, name):
     body = [f'{indent}# Exercise {name}: {exercise.task}{where}.',
             f'{indent}# Replace the next line; then run: python -m tools.exercise check {name}',
             f"{indent}raise NotImplementedError('exercise {name} is not done yet')"]
+    for block in reversed(papers.comment_blocks(source)):
+        inside = first < block[0][0] <= node.end_lineno
+        if inside and block[0][1].startswith('UNSPECIFIED'):
+            body[:0] = [f'{indent}# {text}' for _, text in block]
     lines = source.split('\n')
     return '\n'.join([*lines[:first], *body, *lines[node.end_lineno:]])
 
 
+def students_file(exercise):
+    return (ROOT if MARK.exists() else WORK) / exercise.file
+
+
+def functions(source, file):
+    """source code -> {file.function or file.Class.method: its text}"""
+    found = {}
+    lines = source.split('\n')
+    for node in ast.parse(source).body:
+        for child in [node, *getattr(node, 'body', ())]:
+            if isinstance(child, ast.FunctionDef):
+                names = dict.fromkeys((file.removesuffix('.py'), node.name, child.name))
+                found['.'.join(names)] = '\n'.join(lines[child.lineno - 1:child.end_lineno])
+    return found
+
+
+def printed_functions(source, name):
+    """our source code -> [(place, text)] of the functions that the paper prints with an error"""
+    file = EXERCISES[name].file
+    ours = functions(source, file)
+    printed = functions(as_printed(source, name), file)
+    return [(place, text) for place, text in printed.items() if text != ours[place]]
+
+
 def as_printed(source, name):
     """source code -> the same with the paper's error"""
+    if MARK.exists():                                   # tools/errata.py has whole functions there
+        for place, text in ERRATA[name]:
+            node = definition(source, place)
+            lines = source.split('\n')
+            lines[node.lineno - 1:node.end_lineno] = text.split('\n')
+            source = '\n'.join(lines)
+        return source
     for ours, printed in ERRATA[name]:
         assert source.count(ours) == 1, f'tools/errata.py, {name}: not found exactly once: {ours}'
         before, after = source.split(ours)
@@ -93,28 +129,28 @@ def as_printed(source, name):
 
 
 def show_list():
-    print(f'{"name":16}{"lab":4}{"function":30}{"equation":10}{"level":8}{"minutes":8}')
+    print(f'{"name":16}{"lab":4}{"function":30}{"equation":13}{"level":8}{"minutes":8}')
     for name, one in EXERCISES.items():
         mark = ' --as-printed' if name in ERRATA else ''
-        print(f'{name:16}{one.lab:<4}{one.place:30}{one.equation:10}{one.level:8}'
+        print(f'{name:16}{one.lab:<4}{one.place:30}{one.equation:13}{one.level:8}'
               f'{one.minutes:>7}{mark}')
 
 
 def start(name, printed=False, again=False):
     exercise = find(name)
-    path = WORK / exercise.file
-    if MARK.exists():
+    path = students_file(exercise)
+    if MARK.exists() and not printed:
         raise BadInput(f'this copy has no solutions and needs no start: fill in {exercise.place} '
                        f'in {exercise.file}, then run python -m tools.exercise check {name}')
     if printed and name not in ERRATA:
         raise BadInput(f'{name}: no error is known in what the paper prints; leave out '
                        f'--as-printed, or choose one of {", ".join(ERRATA)}')
-    if path.exists() and not again:
+    if path.exists() and not again and not MARK.exists():
         raise BadInput(f'{shown(path)} exists and stays as it is; to start over, add --again, '
                        'which keeps a copy of it')
     source = read(ROOT / exercise.file)
     text = as_printed(source, name) if printed else emptied(source, name)
-    WORK.mkdir(exist_ok=True)
+    path.parent.mkdir(exist_ok=True)
     if path.exists():
         names = (path.with_name(f'{path.name}.{n}.bak') for n in itertools.count(1))
         kept = next(kept for kept in names if not kept.exists())
@@ -138,9 +174,7 @@ def test_ids(name):
 def check(name):
     """-> exit code: 0 if all tests pass, otherwise 1"""
     exercise = find(name)
-    path = WORK / exercise.file
-    if MARK.exists():
-        path = ROOT / exercise.file
+    path = students_file(exercise)
     if not path.exists():
         raise BadInput(f'there is no {shown(path)} to check: run python -m tools.exercise start '
                        f'{name} first')
@@ -189,7 +223,12 @@ def handout(folder):
     for name, exercise in EXERCISES.items():
         path = folder / exercise.file
         path.write_text(emptied(read(path), name), encoding='utf-8')
-    (folder / 'tools' / 'errata.py').write_text('ERRATA = {}\n', encoding='utf-8')
+    errata = '# What the papers print where they are wrong\nERRATA = {\n'
+    for name in ERRATA:
+        found = printed_functions(read(ROOT / EXERCISES[name].file), name)
+        parts = [f"({place!r}, r'''{text}''')" for place, text in found]
+        errata += f'{name!r}: [{", ".join(parts)}],\n'
+    (folder / 'tools' / 'errata.py').write_text(errata + '}\n', encoding='utf-8')
     (folder / MARK.name).write_text(HANDOUT, encoding='utf-8')
     print(f'{folder}: a copy in which {len(EXERCISES)} functions are to be filled in; '
           f'{folder / MARK.name} tells students how')
@@ -205,6 +244,10 @@ because later checks need earlier functions:
 Each empty function says what to do and which equation of the paper it is. Afterwards run
 
     python -m tools.exercise check NAME
+
+Where the list says --as-printed, the paper is wrong. Put in what it prints, and repair it:
+
+    python -m tools.exercise start NAME --as-printed
 
 Nothing else works before the functions that it needs are filled in: neither training nor the other
 tests. Keep this file: it tells `check` that your functions stand in the files themselves.

@@ -22,6 +22,7 @@ import json
 import os
 import re
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -124,12 +125,18 @@ def extract(videos, folders, info, workers=0, device='cpu'):
     net = encoders.load(info['encoder'], info['weights'], device)
     loader = DataLoader(todo, batch_size=None, collate_fn=functools.partial(read, info),
                         num_workers=workers)
-    for name, x in tqdm(loader, info['encoder'], len(videos), initial=len(videos) - len(todo),
-                        unit=' clips', disable=int(os.environ.get('RANK', 0)) > 0):
+    pace = {}
+    bar = tqdm(loader, info['encoder'], len(videos), initial=len(videos) - len(todo),
+               unit=' clips', disable=int(os.environ.get('RANK', 0)) > 0)
+    for name, x in bar:
         if isinstance(x, str):
             failed.append(x)
             continue
+        began = time.time()
         found = encoders.encode(info['encoder'], net, x, device)
+        seconds = (time.time() - began) / x.numel()     # per pixel, because clips differ in length
+        if device == 'cpu' and machine.slowed_down(pace, seconds, info['encoder']):
+            bar.write(f'{machine.SLOW}Ctrl-C, then the same command with --threads 1 continues')
         if not all(np.isfinite(value).all() for value in found.values()):
             failed.append(f'{name}: its features are not finite, or too large for half precision')
             continue

@@ -46,16 +46,20 @@ class Report:
         if crash is None:                               # the test's file could not be imported
             print(first.longrepr)
             return
-        print(f'    {shown(crash.path)}, line {crash.lineno}')
-        code = str(first.longrepr.reprtraceback.reprentries[-1]).split('\n')
-        wrong = [line[1:].strip() for line in code if line.startswith('>')]
-        for line in wrong + crash.message.split('\n')[:6]:
+        entries = first.longrepr.reprtraceback.reprentries
+        for entry in dict.fromkeys((entries[0], entries[-1])):      # the test, and what it called
+            print(f'    {shown(entry.reprfileloc.path)}, line {entry.reprfileloc.lineno}')
+            for line in str(entry).split('\n'):
+                if line.startswith('>'):
+                    print(f'        {line[1:].strip()}')
+        for line in crash.message.split('\n')[:8]:
             print(f'    {line[:300]}')
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config):
-    config.pluginmanager.unregister(name='terminalreporter')    # pytest's own report
+    reporter = config.pluginmanager.get_plugin('terminalreporter')
+    reporter._tw._file = open(os.devnull, 'w')          # pytest's own report
     path = Path(os.environ['EXERCISE_FILE'])
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)

@@ -54,7 +54,7 @@ EXERCISES = {
         2, 'sta.Captioner.look', '3.2', 'medium', 20, 'attention to all places of all frames',
         ('the_location_softmax_runs_over_all_places_of_all_frames',)),
     'gate': Exercise(
-        2, 'sta.Captioner.step', '3.1-3.5', 'medium', 25, 'one word: look, gate, LSTM, output',
+        2, 'sta.Captioner.step', '3.1-3.5', 'medium', 30, 'one word: look, gate, LSTM, output',
         (DESCRIBE, DESCRIBE.replace("'variant': 'soft'", "'gate': False, 'layers': 1"))),
     'attention': Exercise(
         3, 'stats.Attention.forward', '2', 'easy', 10, 'the scores of additive attention',
@@ -73,7 +73,7 @@ EXERCISES = {
         3, 'stats.reinforce', 'Sec. 3.4', 'easy', 10, 'a loss with the policy gradient',
         ('reinforce_is_unbiased_by_enumeration_and_a_baseline_lowers_its_variance',)),
     'receptive-field': Exercise(
-        4, 'c3d.receptive_field', 'table 4', 'medium', 30, 'stride, first and last place seen',
+        4, 'c3d.receptive_field', 'tables 4, 5', 'medium', 30, 'stride, first and last place seen',
         ('receptive_fields_worked_by_hand', 'aligned_maps_share_stride_and_centre_and_are_nested')),
     'align': Exercise(
         4, 'astar.Convolution.forward', '3', 'easy', 15, 'convolution, ReLU and maximum',
@@ -97,7 +97,7 @@ EXERCISES = {
         5, 'vre.refocus_loss', '21', 'hard', 30, 'what moves alpha if the reward rises or falls',
         ('alpha_rises_with_the_reward_and_falls_with_it_even_from_exactly_1',)),
     'drawn-key': Exercise(
-        5, 'vre.Captioner.watch', '9-11', 'hard', 40, 'both steps, with keys drawn from alpha',
+        5, 'vre.Captioner.watch', '9-11', 'hard', 60, 'both steps, with keys drawn from alpha',
         ('algorithm_1_line_by_line_and_its_gradient', DRAWN,
          'the_mean_gradient_of_drawn_keys_is_that_of_all_pairs_of_keys')),
 }

@@ -1,4 +1,5 @@
 """The log of a run, log.jsonl: a first line with all settings, then one line for each epoch."""
+import contextlib
 import dataclasses
 import json
 import os
@@ -36,12 +37,14 @@ def repair(run, entry):
 
 def write_head(run, args, processes):
     """The first line of the log: everything that is needed to repeat the run"""
-    found = subprocess.run(['git', 'rev-parse', '--short', 'HEAD'], cwd=Path(__file__).parent,
-                           capture_output=True, text=True)
+    commit = None
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):   # no git, or no repository
+        commit = subprocess.check_output(['git', 'rev-parse', '--short', 'HEAD'], text=True,
+                                         cwd=Path(__file__).parent, stderr=subprocess.DEVNULL)
     flags = {name: value for name, value in vars(args).items() if not name.startswith('cfg_')}
     flags['out'] = str(run.path)
     write_log(run, {'args': flags, 'given': run.given, 'config': dataclasses.asdict(run.cfg),
                     'training': dataclasses.asdict(run.training), 'seed': run.seed,
-                    'git': found.stdout.strip() or None, 'processes': processes,
+                    'git': commit and commit.strip(), 'processes': processes,
                     'threads': torch.get_num_threads(), 'python': sys.version.split()[0],
                     'torch': torch.__version__})

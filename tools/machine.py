@@ -37,8 +37,7 @@ def set_threads(count):
 
 
 SLOW = ('Steps take three times as long as before. Probably other programs use the same cores, and '
-        'threads wait for one another.\nCtrl-C saves this run; continue it with --resume '
-        '--threads 1')
+        'threads wait for one another.\n')              # what the user can do follows
 
 
 def slowed_down(pace, seconds, kind, window=10):

@@ -365,8 +365,8 @@ def main(argv):
     *verb, table = args.words
     if table == 'write':
         for name in PAGES:
-            page = (TOP / name).read_text()
-            (TOP / name).write_text(fill(page))
+            page = (TOP / name).read_text(encoding='utf-8')
+            (TOP / name).write_text(fill(page), encoding='utf-8')
         draw_training(TOP / 'docs' / 'training.png')
         return
     choose('table', table, TABLES)

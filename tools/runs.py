@@ -320,7 +320,7 @@ def user_main(main):
     """Run a command. A mistake of the user, or Ctrl-C, prints one line instead of a traceback."""
     importing = signal.getsignal(signal.SIGINT) is shapes.stop
     if importing:                                       # that is over: from now on Ctrl-C tidies up
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, shapes.tidy_up)
     for stream in (sys.stdout, sys.stderr):             # a terminal may lack letters such as é
         stream.reconfigure(errors='backslashreplace')
     # Under torchrun all processes make the same mistake, and the first on each machine reports it.
