@@ -12,7 +12,7 @@ from test_page import HOSTILE, browser  # noqa: F401  (a fixture)
 from data import BadInput
 from tools import annotate, papers, trace
 
-NAMES = annotate.NAMES
+NAMES = [*trace.RUNS]
 EQUATIONS = {name: annotate.read_equations(name) for name in NAMES}
 
 

@@ -23,7 +23,6 @@ from data import BadInput
 from tools import machine, papers, runs, trace
 
 ROOT = papers.ROOT
-NAMES = ('sta', 'stats', 'c3d', 'astar', 'vre', 'decode')
 NUMBER = r'\d+(?:\.\d+)?(?: of the first version)?'
 MENTION = re.compile(rf'Eq\. {NUMBER}(?:(?:, | and | \+ |-){NUMBER})*')
 # A comment that begins with `Eq. 7`, `L in Eq. 7` and the like tells what its line computes.
@@ -189,12 +188,12 @@ def page(name, source, shapes, about):
 def main(argv):
     parser = runs.Parser(prog='python -m tools.annotate', description=__doc__,
                          formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('name', choices=[*NAMES, 'all'], help='file to render, without .py')
+    parser.add_argument('name', choices=[*trace.RUNS, 'all'], help='file to render, without .py')
     parser.add_argument('--out', help='page to write (default: NAME.html)')
     args = parser.parse_args(argv)
     if args.name == 'all' and args.out:
         raise BadInput('--out names one page, but `all` writes several: leave one of them out')
-    for name in NAMES if args.name == 'all' else [args.name]:
+    for name in trace.RUNS if args.name == 'all' else [args.name]:
         path = args.out or f'{name}.html'
         text = page(name, (ROOT / f'{name}.py').read_text('utf-8'), *trace.shapes_of(name))
         with machine.replacing(path) as temporary:
