@@ -6,6 +6,7 @@ import torch
 
 import data
 from data import EOS, PAD
+from shapes import networks
 
 
 def sizes(feats, vocab=7, frames=4, **more):
@@ -70,3 +71,10 @@ def damaged(content, seed):
                             rng.choice(HOSTILE), rng.choice(HOSTILE)])
         content = content[:first] + piece + content[last:]
     return content
+
+
+@torch.no_grad()
+def clip_features(frames):
+    """uint8 (F, H, W, 3) of any size -> float32 (F, 7, 7, 64), the features `clip` of shapes"""
+    small = networks.shrink(frames)[None]
+    return networks.load_clip_cnn()(networks.triples(small)).movedim(1, -1).contiguous()
