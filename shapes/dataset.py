@@ -50,15 +50,10 @@ def clip_features(ids):
         yield {'clip': grid.unflatten(0, (-1, world.STEPS)), 'audio': spectra}
 
 
-def c3d_item(scene):
-    """-> frames uint8 (8, 112, 112, 3)"""
-    return world.render(scene, networks.FRAMES)
-
-
 def c3d_features(ids):
     """Yields {'c3d_pool2': (N, 4, 28, 28, 16), ...}, a few ids at a time."""
     net = networks.load_c3d()
-    for frames in networks.load_batches(c3d_item, ids):
+    for frames in networks.load_batches(partial(world.render, steps=networks.FRAMES), ids):
         yield {f'c3d_{part}': x for part, x in networks.c3d_features(net, frames).items()}
 
 

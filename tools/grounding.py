@@ -65,9 +65,7 @@ def measure_word(look, t, truth, shape):
     if look.weights is None or not look.weights[t].any():
         return {}
     weights = look.weights[t]                                               # (F, Y, X)
-    found = {}
-    for labels, values in look.bars.values():
-        found |= dict(zip(labels, values[t]))
+    found = dict(zip(look.labels, look.numbers[t]))
     if shape is not None and weights[0].size > 1:
         found |= on_box(weights, truth['boxes'][shape])
     if shape is not None and len(weights) > 1:
@@ -134,10 +132,9 @@ def numbers_by_role(run, model, corpus, clips=100):
         if corpus.truth:
             roles = words.word_roles(caption, corpus.truth[video])
         look = figures.look_at(run, model, corpus, video, caption)
-        for labels, values in look.bars.values():
-            for role, numbers in zip(roles, values.tolist()):
-                if role:
-                    pairs += [(f'{label} {role}', n) for label, n in zip(labels, numbers)]
+        for role, numbers in zip(roles, look.numbers.tolist()):
+            if role:
+                pairs += [(f'{label} {role}', n) for label, n in zip(look.labels, numbers)]
     return means(pairs)
 
 
