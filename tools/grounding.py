@@ -29,15 +29,13 @@ OTHERS = ('article', 'colour')          # roles that only the second table has
 
 def inside(boxes, rows, columns):
     """boxes [x0, y0, x1, y1] in pixels, or None -> (F, Y, X) of bool: the places they touch"""
+    nowhere = [np.inf, np.inf, -np.inf, -np.inf]
+    corners = np.array([box or nowhere for box in boxes], float)            # (F, 4)
+    x0, y0, x1, y1 = corners.T[..., None, None]                             # (F, 1, 1) each
     top = np.arange(rows)[:, None] * world.SIDE / rows
     left = np.arange(columns) * world.SIDE / columns
-    found = np.zeros((len(boxes), rows, columns), bool)
-    for frame, box in enumerate(boxes):
-        if box:
-            x0, y0, x1, y1 = box
-            found[frame] = (top + world.SIDE / rows > y0) & (top < y1)
-            found[frame] &= (left + world.SIDE / columns > x0) & (left < x1)
-    return found
+    vertical = (top + world.SIDE / rows > y0) & (top < y1)
+    return vertical & (left + world.SIDE / columns > x0) & (left < x1)
 
 
 def per_frame(weights):
