@@ -14,12 +14,11 @@ Letters:  N clips
 import argparse
 import itertools
 import json
-import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.lib.format import write_array_header_1_0
 from tqdm import tqdm
 
 import c3d
@@ -51,15 +50,10 @@ def clip_features(ids):
         yield {'clip': grid.unflatten(0, (-1, world.STEPS)), 'audio': spectra}
 
 
-def c3d_item(scene):
-    """-> frames uint8 (8, 112, 112, 3)"""
-    return world.render(scene, networks.FRAMES)
-
-
 def c3d_features(ids):
     """Yields {'c3d_pool2': (N, 4, 28, 28, 16), ...}, a few ids at a time."""
     net = networks.load_c3d()
-    for frames in networks.load_batches(c3d_item, ids):
+    for frames in networks.load_batches(partial(world.render, steps=networks.FRAMES), ids):
         yield {f'c3d_{part}': x for part, x in networks.c3d_features(net, frames).items()}
 
 
@@ -78,52 +72,21 @@ def write_json(path, value):
         temporary.write_text(json.dumps(value))
 
 
-def write_rows(path, values, first, count):
-    """Write the rows from number `first` on of a .npy file that will have `count` rows. A memory
-    map would be killed without a word if the disk became full."""
-    values = np.asarray(values, np.float16)
-    header = {'descr': '<f2', 'fortran_order': False, 'shape': (count, *values.shape[1:])}
-    with open(path, 'r+b' if first else 'wb') as file:
-        write_array_header_1_0(file, header)
-        file.seek(first * values[0].nbytes, 1)
-        file.write(values.tobytes())
-
-
-def check_space(folder, batch, count):
-    """Refuse to begin if the disk cannot hold `count` rows like the first one of this batch."""
-    needed = sum(2 * count * values[0].numel() for values in batch.values())
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise data.BadInput(f'{folder}: the features need {needed / 1e6:,.0f} MB, but only '
-                            f'{free / 1e6:,.0f} MB of the disk are free; choose another --root')
-
-
-def store(features, key, ids, compute, about):
-    """Writes FEATURES/NAME.npy for each NAME of `about`: half precision, one row per id. NAME.json,
-    which contains about[NAME], follows when all rows are there. After an interruption, a call with
-    the same key continues where the last one stopped."""
+def store(features, ids, compute, about):
+    """Writes FEATURES/NAME.npy for each NAME of `about`: half precision, one row per id. NAME.json
+    follows, which contains about[NAME]."""
     features.mkdir(exist_ok=True)
-    progress = features / f'{next(iter(about))}.progress'
-    found = read_json(progress)
-    done = found['done'] if found.get('key') == key else 0              # rows that are on the disk
-    for name in about:
-        (features / f'{name}.json').unlink(missing_ok=True)
-        if not done:                    # a process that still reads the old file keeps its data
-            progress.unlink(missing_ok=True)
-            (features / f'{name}.npy').unlink(missing_ok=True)
-    bar = tqdm(total=len(ids), initial=done, desc='features', unit=' clips')
-    with bar, torch.no_grad():
-        for batch in compute(ids[done:]):
-            if not done:
-                check_space(features, batch, len(ids))
+    rows = {name: [] for name in about}
+    with torch.no_grad(), tqdm(total=len(ids), desc='features', unit=' clips') as bar:
+        for batch in compute(ids):
             for name, values in batch.items():
-                write_rows(features / f'{name}.npy', values, done, len(ids))
-            done += len(values)
-            write_json(progress, {'key': key, 'done': done})
+                rows[name].append(np.asarray(values, np.float16))
             bar.update(len(values))
-    for name in about:
+    for name, parts in rows.items():
+        with machine.replacing(features / f'{name}.npy') as temporary:
+            with open(temporary, 'wb') as file:
+                np.save(file, np.concatenate(parts))
         write_json(features / f'{name}.json', {'ids': ids, **about[name]})
-    progress.unlink()
 
 
 def annotate(ids):
@@ -142,21 +105,6 @@ def annotate(ids):
     return videos
 
 
-def own_notes(folder):
-    """-> the content of annotations.json, or {} if the folder is absent or empty. Refuses a folder
-    that prepare() did not make."""
-    try:
-        if not folder.exists() or all(path.suffix == '.tmp' for path in folder.iterdir()):
-            return {}
-        notes = json.loads((folder / 'annotations.json').read_text())
-        if isinstance(notes, dict) and {'seed', 'version', 'sizes'} <= notes.keys():
-            return notes
-    except (OSError, ValueError):
-        pass
-    raise data.BadInput(f'{folder}: there is no annotations.json of shapes in it, so these files '
-                        'are left alone; move the folder elsewhere, or choose another --root')
-
-
 def prepare(root, limit=None, kinds=(), part=None):
     """Makes ROOT/shapes, or ROOT/shapes-LIMIT with at most LIMIT clips per split, unless it is
     there -> its path. If `part` is 'test', other splits are not needed, and ROOT/shapes-test is
@@ -165,41 +113,43 @@ def prepare(root, limit=None, kinds=(), part=None):
     if limit is not None and limit < 1:
         raise data.BadInput(f'--limit {limit}: give a number of clips, at least 1')
     sizes = {split: min(size, limit or size) for split, size in SIZES.items()}
-    ids = [f'{split}{i:05d}' for split, size in sizes.items() for i in range(size)]
-    weights = networks.fingerprint(networks.WEIGHTS)
-    key = {'seed': world.SEED, 'version': VERSION, 'weights': weights, 'sizes': sizes}
-    folder = Path(root) / (f'shapes-{limit}' if limit else 'shapes')
+    choices = {f'shapes-{limit}' if limit else 'shapes': sizes}
+    if part == 'test' and not limit:
+        choices['shapes-test'] = {'test': sizes['test']}
     about = {}                                                          # what is made on demand
     if any(kind.startswith('c3d_') for kind in kinds):
-        c3d_weights = networks.fingerprint(networks.C3D_WEIGHTS)
-        about = {name: {'encoder': 'shapes.C3D', 'part': name[4:], 'weights': c3d_weights}
+        weights = networks.fingerprint(networks.C3D_WEIGHTS)
+        about = {name: {'encoder': 'shapes.C3D', 'part': name[4:], 'weights': weights}
                  for name in C3D_FILES}
-    if is_made(folder, key, about):
-        return folder
-    if part == 'test' and not limit:
-        folder = Path(root) / 'shapes-test'
-        key['sizes'] = {'test': SIZES['test']}
-        ids = [id for id in ids if id.startswith('test')]
+    for name, sizes in choices.items():
+        folder = Path(root) / name
+        key = {'seed': world.SEED, 'version': VERSION,
+               'weights': networks.fingerprint(networks.WEIGHTS), 'sizes': sizes}
         if is_made(folder, key, about):
             return folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with machine.locked(folder, f'{folder}: another process is rendering it; waiting'):
+            ids = [f'{split}{i:05d}' for split, size in sizes.items() for i in range(size)]
             if not is_made(folder, key):
                 render(folder, key, ids)
             if not is_made(folder, key, about):
-                store(folder / 'features', key | about, ids, c3d_features, about)
+                store(folder / 'features', ids, c3d_features, about)
     except OSError as error:
         raise data.BadInput(f'cannot write {folder}: {error}; choose another --root') from None
     return folder
 
 
 def is_made(folder, key, about=None):
-    """Are the clips there, and the features of C3D too if `about` describes them?"""
-    if not key.items() <= own_notes(folder).items():
-        return False
+    """Are the clips there, and the features of C3D too if `about` describes them? Refuses a folder
+    with an annotations.json that is not ours."""
+    notes = read_json(folder / 'annotations.json')
+    if (folder / 'annotations.json').exists() and not key.keys() <= notes.keys():
+        raise data.BadInput(f'{folder}: its annotations.json is not one of shapes, so it is left '
+                            'alone; move the folder elsewhere, or choose another --root')
     found = read_json(folder / 'features' / 'c3d_fc7.json')
-    return not about or about['c3d_fc7'].items() <= found.items()
+    return key.items() <= notes.items() and (
+        not about or about['c3d_fc7'].items() <= found.items())
 
 
 def render(folder, key, ids):
@@ -207,9 +157,8 @@ def render(folder, key, ids):
     features = folder / 'features'
     # Until annotations.json is replaced, at the end, it says that the dataset is not whole.
     write_json(folder / 'annotations.json', dict.fromkeys(key))
-    for name, ending in itertools.product(C3D_FILES, ('npy', 'json', 'progress')):
-        (features / f'{name}.{ending}').unlink(missing_ok=True)
-    store(features, key, ids, clip_features, {
+    (features / 'c3d_fc7.json').unlink(missing_ok=True)                 # C3D saw other clips
+    store(features, ids, clip_features, {
         'clip': {'encoder': 'shapes.ClipCNN', 'weights': key['weights']},
         'audio': {'encoder': 'shapes.audio'}})
     notes = {'classes': list(words.ACTIONS), 'categories': world.TEXTURES}
@@ -230,32 +179,30 @@ def read(folder, split):
     return corpus
 
 
-class Videos:
-    """Like data.Features, but it renders a clip on demand: videos[id] -> float32 (16, 112, 112, 3)
-    from 0 to 255"""
-    path = 'the rendered clips'
+class Computed:
+    """Like data.Features, but features[id], float32 (16, ...), is computed from the scene."""
     info = {}
 
-    def __getitem__(self, id):
-        return world.render(world.scene(id)).astype(np.float32)
-
-    def check(self, ids):
-        """-> shape of one frame, number of frames"""
-        return [world.SIDE, world.SIDE, 3], world.STEPS
-
-
-class Keys:
-    """Like data.Features: keys[id] -> float32 (16, 1), 1 at the middle frame of the action"""
-    path = 'the true key frames'
-    info = {}
+    def __init__(self, path, shape, compute):
+        self.path = path
+        self.shape = shape
+        self.compute = compute
 
     def __getitem__(self, id):
-        first, last = world.scene(id)['window']
-        return np.eye(world.STEPS, dtype=np.float32)[(first + last) // 2][:, None]
+        return self.compute(world.scene(id)).astype(np.float32)
 
     def check(self, ids):
         """-> shape of one frame's feature, number of frames"""
-        return [1], world.STEPS
+        return self.shape, world.STEPS
+
+
+def true_key(scene):
+    """-> (16, 1), 1 at the middle frame of the action"""
+    return np.eye(world.STEPS)[sum(scene['window']) // 2][:, None]
+
+
+Videos = partial(Computed, 'the rendered clips', FEATURES['video'], world.render)
+Keys = partial(Computed, 'the true key frames', [1], true_key)
 
 
 def main(args=None):

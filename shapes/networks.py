@@ -123,10 +123,8 @@ def load_half(model, path):
 
 
 def save_half(model, path):
-    path.parent.mkdir(exist_ok=True)
     weights = {name: value.half().contiguous() for name, value in model.state_dict().items()}
-    torch.save(weights, f'{path}.part')
-    Path(f'{path}.part').replace(path)
+    torch.save(weights, path)
 
 
 NORMS = {nn.Conv2d: nn.BatchNorm2d, nn.Conv3d: nn.BatchNorm3d, nn.Linear: nn.BatchNorm1d}
@@ -159,25 +157,23 @@ def load_batches(item, ids, **options):
 
 
 def fit(name, model, clips, item, losses):
-    """clips: number of training clips; item: as in collate();
-    losses(number of the batch, batch) -> loss (), {what: accuracy}"""
+    """clips: number of training clips; item: as in collate(); losses(model, batch, number of the
+    batch) -> loss (), {what: accuracy}. Prints the accuracies on other clips."""
     optimizer = torch.optim.AdamW(model.parameters(), RATE, weight_decay=1e-2)
-    ids = [f'fresh{i:06d}' for i in range(clips)]
-    loader = load_batches(item, ids, prefetch_factor=4, drop_last=True)
+    loader = load_batches(item, [f'fresh{i:06d}' for i in range(clips)], prefetch_factor=4)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, len(loader), pct_start=0.15)
     bar = tqdm(loader, name, mininterval=5)
     for number, batch in enumerate(bar):
-        loss, right = losses(number, batch)
+        loss, right = losses(model, batch, number)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         schedule.step()
         bar.set_postfix({'loss': loss.item()} | right, refresh=False)
-
-
-def report(what, right):
-    numbers = ', '.join(f'{name} {value:.3f}' for name, value in right.items())
-    print(f'accuracy on {len(UNSEEN)} other clips, {what}: {numbers}')
+    with torch.no_grad():
+        _, right = losses(model.eval(), collate(item, UNSEEN))
+    numbers = ', '.join(f'{what} {value:.3f}' for what, value in right.items())
+    print(f'{name}: accuracy on {len(UNSEEN)} other clips: {numbers}')
 
 
 # ------------------------------------------------------- the clip CNN
@@ -221,39 +217,28 @@ def triples(small):
     return torch.cat([longer[:, :-2], x, longer[:, 2:]], -1).flatten(0, 1).permute(0, 3, 1, 2)
 
 
-@torch.no_grad()
-def clip_features(frames):
-    """uint8 (F, H, W, 3) of any size -> float32 (F, 7, 7, 64)"""
-    return load_clip_cnn()(triples(shrink(frames)[None])).permute(0, 2, 3, 1).contiguous()
-
-
 def cell_item(scene):
     """-> frames uint8 (16, 56, 56, 3), labels of cells (16, 5, 7, 7)"""
     labels = np.stack([dense_labels(scene, t) for t in range(world.STEPS)])
     return shrink(world.render(scene)), labels
 
 
-def cell_losses(model, batch, some=slice(None)):
-    """batch of cell_item(), slice of its frames -> loss (), {label: accuracy}"""
+def cell_losses(model, batch, number=None):
+    """batch of cell_item() -> loss (), {label: accuracy}, on the cells of shapes. In training every
+    second frame suffices, because neighbours look alike: the even or the odd ones, by `number`."""
     small, labels = batch
+    some = slice(None) if number is None else slice(number % 2, None, 2)
     return label_loss(model.heads(model(triples(small)[some])), labels.flatten(0, 1)[some])
 
 
 def train_clip_cnn(clips):
-    """Trains on this number of clips, writes the weight file, prints accuracies on other clips."""
+    """Trains on this number of clips, writes the weight file."""
     torch.manual_seed(world.SEED)
     model = ClipCNN().to(memory_format=torch.channels_last)
     add_norms(model.body)
-
-    def losses(number, batch):          # every second frame suffices, because neighbours look alike
-        return cell_losses(model, batch, slice(number % 2, None, 2))
-
-    fit('clip CNN', model, clips, cell_item, losses)
+    fit('clip CNN', model, clips, cell_item, cell_losses)
     fold_norms(model.body)
     save_half(model, WEIGHTS)
-    with torch.no_grad():
-        _, right = cell_losses(load_clip_cnn(), collate(cell_item, UNSEEN))
-    report('on the cells of shapes', right)
 
 
 # ------------------------------------------------------- the narrow C3D, for ASTAR
@@ -289,42 +274,37 @@ def slot_item(scene):
     return world.render(scene, FRAMES), fine.repeat(2, 2).repeat(2, 3), coarse, np.array(slots)
 
 
-def c3d_losses(net, heads, batch):
-    """batch of slot_item() -> loss (), {what: accuracy}"""
+def c3d_losses(parts, batch, number=None):
+    """parts: the network and its heads; batch of slot_item() -> loss (), {what: accuracy}, on the
+    cells of shapes (pool3, pool4) and on the slots"""
+    net, heads = parts
     frames, fine, coarse, slots = batch
     maps = net.convolve(c3d.to_input(frames))
-    cells = {name: heads[name](maps[name].transpose(1, 2).flatten(0, 1)) for name in DENSE}
-    clips = {'pool5': heads['pool5'](maps['pool5'].mean((2, 3, 4))),
-             'fc8': net.layers['fc8'](net.top(maps['pool5']))}
+    logits = {name: heads[name](maps[name]) for name in DENSE}
+    logits['pool5'] = heads['pool5'](maps['pool5'].mean((2, 3, 4)))
+    logits['fc8'] = net.layers['fc8'](net.top(maps['pool5']))
+    goals = fine.transpose(1, 2), coarse.transpose(1, 2), slots, slots
     loss = 0
     right = {}
-    goals = fine.flatten(0, 1), coarse.flatten(0, 1), slots, slots
-    for (name, logits), goal in zip((cells | clips).items(), goals):
-        each, accuracy = label_loss(logits, goal, SLOT_SIZES if name in clips else HEADS)
+    for name, goal in zip(logits, goals):
+        sizes = HEADS if name in DENSE else SLOT_SIZES
+        each, accuracy = label_loss(logits[name], goal, sizes)
         loss = loss + each
         right |= {f'{name} {label}': value for label, value in accuracy.items()}
     return loss, right
 
 
 def train_c3d(clips):
-    """Trains on this number of clips, writes the weight file, prints accuracies on other clips.
-    pool3 and pool4 learn the labels of cells. fc8 and the mean of pool5 learn the slots."""
+    """Trains on this number of clips, writes the weight file. pool3 and pool4 learn the labels of
+    cells. fc8 and the mean of pool5 learn the slots."""
     torch.manual_seed(world.SEED)
     net = c3d.C3D(WIDTH, sum(SLOT_SIZES.values()), dropout=0.0)
     add_norms(net.layers)
     heads = nn.ModuleDict()
     for name in DENSE:
-        heads[name] = nn.Conv2d(c3d.CHANNELS[name] * WIDTH, sum(HEADS.values()), 1)
+        heads[name] = nn.Conv3d(c3d.CHANNELS[name] * WIDTH, sum(HEADS.values()), 1)
     heads['pool5'] = nn.Linear(c3d.CHANNELS['pool5'] * WIDTH, sum(SLOT_SIZES.values()))
-
-    def losses(_, batch):
-        return c3d_losses(net, heads, batch)
-
-    fit('C3D', nn.ModuleList([net, heads]), clips, slot_item, losses)
-    net.eval()
-    with torch.no_grad():
-        _, right = c3d_losses(net, heads, collate(slot_item, UNSEEN))
-    report('cells of shapes (pool3, pool4) and slots', right)
+    fit('C3D', nn.ModuleList([net, heads]), clips, slot_item, c3d_losses)
     fold_norms(net.layers)
     save_half(net, C3D_WEIGHTS)
 
@@ -336,8 +316,6 @@ def main(args=None):
     parser.add_argument('--clips', type=int, default=24000,
                         help='training clips for each (default: 24000, about 10 and 20 minutes)')
     args = parser.parse_args(args)
-    if args.clips < BATCH:
-        parser.error(f'--clips {args.clips}: a training step needs {BATCH} clips')
     if args.network != 'c3d':
         train_clip_cnn(args.clips)
     if args.network != 'clip':

@@ -201,10 +201,9 @@ def blind_baseline(train, test):
     """Training and test split, each a data.Corpus -> the constant caption that is best on the first
     200 training clips, and its slot accuracy on the test clips. A captioner reaches that without
     seeing the video."""
-    def score(caption, truth):
-        return slot_accuracy(dict.fromkeys(truth, caption), truth)
-
     few = dict(itertools.islice(train.truth.items(), 200))
-    candidates = sorted({train.captions[id][0] for id in few})
-    best = max(candidates, key=lambda caption: score(caption, few))
-    return best, score(best, test.truth)
+    accuracy = {}
+    for caption in sorted({train.captions[id][0] for id in few}):
+        accuracy[caption] = slot_accuracy(dict.fromkeys(few, caption), few)
+    best = max(accuracy, key=accuracy.get)
+    return best, slot_accuracy(dict.fromkeys(test.truth, best), test.truth)

@@ -70,3 +70,11 @@ def damaged(content, seed):
                             rng.choice(HOSTILE), rng.choice(HOSTILE)])
         content = content[:first] + piece + content[last:]
     return content
+
+
+@torch.no_grad()
+def clip_features(frames):
+    """uint8 (F, H, W, 3) of any size -> float32 (F, 7, 7, 64), the features `clip` of shapes"""
+    from shapes import networks                         # not needed by the graders of exercises
+    small = networks.shrink(frames)[None]
+    return networks.load_clip_cnn()(networks.triples(small)).movedim(1, -1).contiguous()

@@ -329,7 +329,7 @@ def test_features_of_shapes_are_made_again(tmp_path):
     infos = {'clip': {'encoder': 'shapes.ClipCNN', 'weights': encoders.settings('clip')['weights']},
              'c3d_fc7': {'encoder': 'shapes.C3D', 'part': 'fc7'}}
     found = caption.features_of_video(path, infos)
-    expected = {'clip': networks.clip_features(frames)}
+    expected = {'clip': helpers.clip_features(frames)}
     few = torch.from_numpy(frames[list(networks.FRAMES)])[None]
     expected['c3d_fc7'] = networks.c3d_features(networks.load_c3d(), few)['fc7']
     for name, value in expected.items():

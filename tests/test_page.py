@@ -205,9 +205,9 @@ def test_the_page_holds_the_weights_that_reached_each_word(written, several, cor
                 assert np.abs(light_of(part) - light).max() <= 0.51 / 255 and np.ptp(light) > 0.1
                 if part['time']:
                     assert np.allclose(part['time'], weights.sum((2, 3)), atol=1e-4)
-            for numbers, (labels, values) in zip(shown['numbers'], look.bars.values()):
-                assert numbers['labels'] == list(labels)
-                assert np.allclose(numbers['values'], values, atol=1e-4)
+            for numbers in shown['numbers']:
+                assert numbers['labels'] == list(look.labels)
+                assert np.allclose(numbers['values'], look.numbers, atol=1e-4)
         mixed, st, vre, sta = one['runs']
         assert [part['label'] for part in mixed['parts']] == ['ST', 'TS']
         assert [part['time'] is None for part in mixed['parts']] == [True, False]
@@ -230,11 +230,10 @@ def test_the_pictures_are_the_frames(written):
         assert far.argmin(1).tolist() == list(range(16)) and far.diagonal().max() < 9
 
 
-def test_videos_are_spread_from_the_best_to_the_worst():
-    score = {f'v{n}': n for n in range(11)}
-    assert page.best_to_worst(score, 3) == ['v10', 'v5', 'v0']
-    assert page.best_to_worst(score, 40) == [f'v{n}' for n in range(10, -1, -1)]
-    assert len(set(page.best_to_worst({str(n): n * n for n in range(500)}, 40))) == 40
+def test_items_are_spread_from_the_first_to_the_last():
+    assert figures.spread(range(11), 3) == [0, 5, 10]
+    assert figures.spread(range(11), 40) == list(range(11))
+    assert len(set(figures.spread(range(500), 40))) == 40
 
 
 HOSTILE = '<img src=x onerror=document.title=1> </script><script>document.title=2</script> <!--'

@@ -10,51 +10,60 @@ network and no scripts.
 import argparse
 import ast
 import html
+import itertools
 import re
-from dataclasses import dataclass, field
 from pathlib import Path
 
+import pygments
 from latex2mathml import converter
+from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
-from pygments.token import STANDARD_TYPES, Name
 
 from data import BadInput
 from tools import machine, papers, runs, trace
-from tools.equations import EQUATIONS
 
 ROOT = papers.ROOT
-NUMBER = r'\d+(?:\.\d+)?'
-MENTION = re.compile(rf'Eq\. {NUMBER}(?:(?:,\s|\sand\s| \+ |-){NUMBER})*(?: of the first version)?')
+NUMBER = r'\d+(?:\.\d+)?(?: of the first version)?'
+MENTION = re.compile(rf'Eq\. {NUMBER}(?:(?:,\s|\sand\s| \+ |-){NUMBER})*')
 # A comment that begins with `Eq. 7`, `L in Eq. 7` and the like tells what its line computes.
 COMPUTES = re.compile(rf'[\w ]{{0,12}}({MENTION.pattern})(?=$|  |[,;:])')
 
 
+def read_equations(name):
+    """-> {number: (LaTeX, note)}, the equations of a file, from docs/EQUATIONS.md"""
+    page = (ROOT / 'docs' / 'EQUATIONS.md').read_text('utf-8')
+    section = page.partition(f'\n## {name}.py\n')[2].partition('\n## ')[0]
+    found = re.findall(r'^\*\*\((.+)\)\*\*([^`]*)```math\n([^`]*)```', section, re.M)
+    return {number: (latex, ' '.join(note.split())) for number, note, latex in found}
+
+
 def numbers_in(mention):
     """'Eq. 4, 6' -> ['4', '6'];  'Eq. 12-14' -> ['12', '13', '14']"""
-    if mention.endswith('version'):
-        return [mention.removeprefix('Eq. ')]
     found = []
     for first, last in re.findall(rf'({NUMBER})(?:-({NUMBER}))?', mention):
-        chapter, dot, low = first.rpartition('.')
-        high = (last or first).rpartition('.')[2]
-        found += [f'{chapter}{dot}{n}' for n in range(int(low), int(high) + 1)]
+        found.append(first)
+        if last:
+            chapter, dot, low = first.rpartition('.')
+            high = last.rpartition('.')[2]
+            found += [f'{chapter}{dot}{n}' for n in range(int(low) + 1, int(high) + 1)]
     return found
 
 
+# ------------------------------------------------------------------ from text to HTML
+def anchor(number):
+    return f'eq-{number.replace(" ", "-")}'
+
+
 def link(text, known):
-    """Plain text -> HTML, in which every equation that we know is a link"""
-    def one(found):
-        mention = found[0]
-        if mention.endswith('version'):
-            return f'<a href="#eq-{numbers_in(mention)[0].replace(" ", "-")}">{mention}</a>'
-        return re.sub(rf'(Eq\. )?({NUMBER})', lambda part: part[0] if part[2] not in known else
-                      f'<a href="#eq-{part[2]}">{part[0]}</a>', mention)
-    return MENTION.sub(one, html.escape(text))
+    """HTML -> HTML, in which every equation that we know is a link"""
+    def one(part):
+        return f'<a href="#{anchor(part[1])}">{part[0]}</a>' if part[1] in known else part[0]
+    return MENTION.sub(lambda mention: re.sub(rf'(?:Eq\. )?({NUMBER})', one, mention[0]), text)
 
 
 def sentence(text, known):
     """Plain text -> HTML with links, with `code` in another font, and with real arrows"""
-    linked = link(text, known).replace('-&gt;', '→')
+    linked = link(html.escape(text), known).replace('-&gt;', '→')
     return re.sub('`([^`]+)`', r'<code>\1</code>', linked)
 
 
@@ -63,12 +72,12 @@ def docstring_html(text, known):
     parts = []
     for block in re.split(r'\n\s*\n', text.strip('\n')):
         if re.search(r'[^.,\s] {2,}\S', block) or block.startswith(' '):
-            parts.append(f'<pre>{link(block, known)}</pre>')
+            parts.append(f'<pre>{link(html.escape(block), known)}</pre>')
             continue
         for piece in re.split(r'((?:^ +\S.*\n?)+)', block, flags=re.M):     # indented: a formula
             drawn = piece.startswith(' ')
             if piece.strip():
-                parts.append(f'<pre>{link(piece.rstrip(), known)}</pre>' if drawn
+                parts.append(f'<pre>{link(html.escape(piece.rstrip()), known)}</pre>' if drawn
                              else f'<p>{sentence(piece, known)}</p>')
     return ''.join(parts)
 
@@ -82,157 +91,113 @@ def comment_html(text, known):
     return ''.join(parts)
 
 
+def equation_html(number, latex, target=''):
+    """-> one equation with its number, which links to the section of equations"""
+    return (f'<div class="equation" {target}><a class="number" href="#{anchor(number)}">({number})'
+            f'</a><div class="formula">{converter.convert(latex, display="block")}</div></div>')
+
+
 def code_lines(source, shapes, known):
     """-> the lines of the source as HTML: highlighted, with shapes and links"""
-    lines = ['']
-    named = set()                                       # an assigned name gets one title per line
-    for kind, text in PythonLexer(stripnl=False, ensurenl=False).get_tokens(source):
-        for nth, piece in enumerate(text.split('\n')):
-            if nth:
-                lines.append('')
-            place = (len(lines), piece)
-            title = ''
-            if kind in Name and place in shapes and place not in named:
-                named.add(place)
-                title = f' title="{html.escape(f"{piece}: {shapes[place]}")}"'
-            style = STANDARD_TYPES.get(kind, '')
-            shown = link(piece, known)
-            if piece.strip() and (style or title):
-                shown = f'<span class="{style}"{title}>{shown}</span>'
-            lines[-1] += shown
+    lexer = PythonLexer(stripnl=False, ensurenl=False)
+    coloured = pygments.highlight(source, lexer, HtmlFormatter(nowrap=True))
+    lines = link(coloured, known).splitlines()
+    for (line, name), shape in shapes.items():
+        title = html.escape(f'{name}: {shape}')
+        name_ends = f'>{name}</span>'
+        lines[line - 1] = lines[line - 1].replace(name_ends, f' title="{title}"{name_ends}', 1)
     return lines
 
 
 # ------------------------------------------------------------------ rows and the page
-@dataclass
-class Row:
-    """Lines first to last - 1 of the file, counted from 1, and what is said about them"""
-    first: int
-    last: int = 0
-    prose: list = field(default_factory=list)           # HTML
-    equations: list = field(default_factory=list)       # their numbers
-
-
 def first_line(node):
     """A node of the syntax tree -> its first line, which may be that of a decorator"""
     decorators = getattr(node, 'decorator_list', ())
     return min([getattr(node, 'lineno', 1), *(one.lineno for one in decorators)])
 
 
-def docstrings(source):
-    """-> {first line of a function, class or module: its docstring}, lines of these docstrings"""
-    texts = {}
-    lines = set()
+def read_prose(source, known):
+    """-> {line: HTML of the docstring or comment that is about the code from there on}, and the
+    lines of these docstrings and comments"""
+    prose = {}
+    said = set()
+    for line, texts in papers.comment_blocks(source).items():
+        if source.split('\n')[line - 1].lstrip().startswith('#'):
+            prose[line] = comment_html(' '.join(texts), known)
+            said.update(range(line, line + len(texts)))
     for node in ast.walk(ast.parse(source)):
         documented = isinstance(node, (ast.Module, ast.FunctionDef, ast.ClassDef))
         if documented and ast.get_docstring(node):
-            texts[first_line(node)] = ast.get_docstring(node)
-            lines.update(range(node.body[0].lineno, node.body[0].end_lineno + 1))
-    return texts, lines
+            prose[first_line(node)] = docstring_html(ast.get_docstring(node), known)
+            said.update(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+    return prose, said
 
 
 def computed(source):
     """-> {line: numbers of the equations that it computes, as its comment says}"""
     found = {}
-    for block in papers.comment_blocks(source):
-        line, text = block[0]
-        mention = COMPUTES.match(text)
+    for line, texts in papers.comment_blocks(source).items():
+        mention = COMPUTES.match(texts[0])
         if mention:
             found[line] = numbers_in(mention[1])
     return found
 
 
-def rows_of(source, known):
-    """-> list of Row, lines that are prose. A row begins where a passage of prose, a statement at
-    the top level or an equation begins; but what follows a comment or docstring stays with it."""
-    texts, said = docstrings(source)
+def row_starts(source, prose, said):
+    """-> line numbers. A row begins where a passage of prose, a statement at the top level or an
+    equation begins; but what follows a comment or docstring stays with it."""
     equations = computed(source)
-    lines = source.split('\n')
-    comments = {}
-    for block in papers.comment_blocks(source):
-        if lines[block[0][0] - 1].lstrip().startswith('#'):
-            comments[block[0][0]] = ' '.join(text for _, text in block)
-            said.update(line for line, _ in block)
-    starts = {*texts, *(first_line(node) for node in ast.parse(source).body[1:])}
+    starts = {*prose, *(first_line(node) for node in ast.parse(source).body)}
     starts |= {line for line in equations if line - 1 not in equations}
-    starts = {1, *comments, *(line for line in starts if line - 1 not in said)}
-    rows = []
-    for line in range(1, len(lines) + 1):
-        if line in starts:
-            rows.append(Row(line))
-        row = rows[-1]
-        row.last = line + 1
-        if line in comments:
-            row.prose.append(comment_html(comments[line], known))
-        if line in texts and line > 1:
-            row.prose.append(docstring_html(texts[line], known))
-        row.equations += [one for one in equations.get(line, ()) if one not in row.equations]
-    return rows, said
+    return sorted(line for line in starts if line - 1 not in said)
 
 
-def equation_html(number, latex, anchor=False):
-    """-> one equation with its number, which links to the section of equations or is its target"""
-    where = f'eq-{number.replace(" ", "-")}'
-    label = f'id="{where}"' if anchor else ''
-    return (f'<div class="equation" {label}><a class="number" href="#{where}">({number})</a>'
-            f'<div class="formula">{converter.convert(latex, display="block")}</div></div>')
-
-
-def legend(name, about):
-    """-> HTML: the colours, the shapes, and a switch that needs no script"""
-    listed = '<a href="#equations">Equations</a> lists them all. ' if EQUATIONS[name] else ''
-    return f'''<div class="legend"><p><b>{name}.py</b>, rendered by
-<code>python -m tools.annotate {name}</code>. {listed}<label><input type="checkbox" id="whole">
-show docstrings and comments in the code, too</label></p>
-<p class="deviation"><b>DEVIATION</b> the code does not do what the paper says</p>
-<p class="unspecified"><b>UNSPECIFIED</b> the paper does not say what to do; we chose</p>
-<p>Point at a <span title="like this">dotted name</span> to see the shape of its tensor in a
-training step on {html.escape(about)}, after the last time that the line ran.</p></div>'''
-
-
-def row_html(row, lines, said, known):
-    """A Row -> HTML. Its code is complete, but what the left side says is hidden there."""
-    left = ''.join(row.prose)
-    left += ''.join(equation_html(number, known[number][0]) for number in row.equations)
-    code = []
-    for line in range(row.first, row.last):
-        end = '\n' if line < len(lines) else ''
-        style = 'line said' if line in said else 'line'
-        code.append(f'<span class="{style}" id="L{line}" data-n="{line}">{lines[line - 1]}{end}'
-                    '</span>')
-    return f'<div class="row"><div class="prose">{left}</div><pre class="code">' + \
-        ''.join(code) + '</pre></div>\n'
+def rows_html(source, shapes, known):
+    """-> HTML of all rows. The code is complete, but what the left side says is hidden there."""
+    prose, said = read_prose(source, known)
+    equations = computed(source)
+    lines = code_lines(source, shapes, known)
+    starts = row_starts(source, prose, said)
+    parts = []
+    for first, last in itertools.pairwise([*starts, len(lines) + 1]):
+        left = ''
+        code = ''
+        numbers = {}                                    # of equations, each once
+        for line in range(first, last):
+            left += prose.get(line, '') if line > 1 else ''
+            numbers |= dict.fromkeys(equations.get(line, ()))
+            style = 'line said' if line in said else 'line'
+            code += f'<span class="{style}" id="L{line}" data-n="{line}">{lines[line - 1]}\n</span>'
+        left += ''.join(equation_html(number, known[number][0]) for number in numbers)
+        parts.append(f'<div class="row"><div class="prose">{left}</div>'
+                     f'<pre class="code">{code}</pre></div>\n')
+    return ''.join(parts)
 
 
 def page(name, source, shapes, about):
     """Name of a file, its text, {(line, name): shape}, description of the batch -> HTML"""
-    known = EQUATIONS[name]
-    title, _, rest = (ast.get_docstring(ast.parse(source)) or name).partition('\n')
-    rows, said = rows_of(source.removesuffix('\n'), known)
-    lines = code_lines(source.removesuffix('\n'), shapes, known)
-    top = f'<h1>{link(title, known)}</h1><div class="prose">{docstring_html(rest, known)}</div>'
-    section = ''
-    if known:
-        section = '<h2 id="equations">Equations</h2>\n'
+    known = read_equations(name)
+    title, _, rest = ast.get_docstring(ast.parse(source)).partition('\n')
+    section = '' if known else '<p>This file computes no numbered equation.</p>'
     for number, (latex, note) in known.items():
-        section += equation_html(number, latex, anchor=True)
-        section += f'<p class="note">{sentence(note, known)}</p>\n' if note else '\n'
-    parts = {'TITLE': html.escape(f'{name}.py: {title}'), 'LEGEND': top + legend(name, about),
-             'ROWS': ''.join(row_html(row, lines, said, known) for row in rows),
-             'EQUATIONS': section}
+        section += equation_html(number, latex, f'id="{anchor(number)}"')
+        section += f'<p class="note">{sentence(note, known)}</p>\n'
+    parts = {'NAME': name, 'TITLE': html.escape(title), 'ABOUT': html.escape(about),
+             'INTRODUCTION': docstring_html(rest, known), 'EQUATIONS': section,
+             'ROWS': rows_html(source, shapes, known)}
     template = Path(__file__).with_suffix('.html').read_text('utf-8')
-    return re.sub(r'\b(TITLE|LEGEND|ROWS|EQUATIONS)\b', lambda word: parts[word[1]], template)
+    return re.sub(rf'\b({"|".join(parts)})\b', lambda word: parts[word[1]], template)
 
 
 def main(argv):
     parser = runs.Parser(prog='python -m tools.annotate', description=__doc__,
                          formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('name', choices=[*EQUATIONS, 'all'], help='file to render, without .py')
+    parser.add_argument('name', choices=[*trace.RUNS, 'all'], help='file to render, without .py')
     parser.add_argument('--out', help='page to write (default: NAME.html)')
     args = parser.parse_args(argv)
     if args.name == 'all' and args.out:
         raise BadInput('--out names one page, but `all` writes several: leave one of them out')
-    for name in EQUATIONS if args.name == 'all' else [args.name]:
+    for name in trace.RUNS if args.name == 'all' else [args.name]:
         path = args.out or f'{name}.html'
         text = page(name, (ROOT / f'{name}.py').read_text('utf-8'), *trace.shapes_of(name))
         with machine.replacing(path) as temporary:

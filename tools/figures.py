@@ -34,7 +34,7 @@ MARGIN = 16                         # pixels around a figure
 ROOM = WIDTH - 2 * MARGIN           # pixels between the margins
 GAP = 8                             # pixels between tiles
 LINE = 22                           # pixels of a line of text
-COLOURS = ('tab:blue', 'tab:orange', 'tab:green', 'tab:red')    # of bars
+COLOURS = ('blue', 'orange', 'green', 'red')            # of bars
 KEYS = ('tab:blue', 'darkgoldenrod')    # of key frames: the default one, the refocused one
 MOST = 'Above each word is the frame that it looks at most (the middle one if all are equal). ' \
        'The strip shows the weight of each frame.'
@@ -52,7 +52,8 @@ class Look:
     words: list                                 # of the caption, and <eos>
     weights: object = None                      # (T, F, Y, X); None without attention
     parts: dict = field(default_factory=dict)   # label -> (T, F, Y, X): if weights are a mixture
-    bars: dict = field(default_factory=dict)    # aux name -> (labels, numbers (T, n))
+    labels: tuple = ()                          # names of the paper's own numbers
+    numbers: object = None                      # (T, n)
     key: int = None                             # the key frame
     focus: object = None                        # (F,), probability that a frame is the key frame
 
@@ -107,9 +108,12 @@ def look_at(run, model, corpus, video, caption=None):
     aux = {name: value[0].float().cpu() for name, value in aux.items()}         # (T, ...)
     view = run.paper.VIEW
     look = Look(caption, [*caption.split()[:len(tokens) - 1], '<eos>'], *attention(run, aux))
+    numbers = [torch.empty(len(tokens), 0)]
     for name, labels in view['bars'].items():
         if name in aux:
-            look.bars[name] = labels, aux[name].reshape(len(tokens), -1).numpy()
+            look.labels += tuple(labels)
+            numbers.append(aux[name].reshape(len(tokens), -1))
+    look.numbers = torch.cat(numbers, 1).numpy()
     if view.get('key') in aux:
         look.key = int(aux[view['key']][0].argmax())        # the same at every word, like focus
     if view.get('focus') in aux:
@@ -122,8 +126,8 @@ def recognise(run, model, batch, classes):
     says where it looks within each frame."""
     probabilities, aux = model.predict(batch)
     best = probabilities[0].argmax().item()
-    look = Look(classes[best], [classes[best]])
-    look.bars['class'] = ['probability'], probabilities[:1, best, None].cpu().numpy()
+    look = Look(classes[best], [classes[best]], labels=('probability',))
+    look.numbers = probabilities[:1, best, None].cpu().numpy()
     if 'space' in aux and aux['space'].any():
         look.weights = on_grid(run, aux['space'][:1] / aux['space'].shape[1])
     return look
@@ -145,31 +149,32 @@ def about_parts(look):
 @dataclass
 class Tile:
     """One word or one clip. From top to bottom: bars, pictures side by side, small pictures, the
-    weight of every frame or a note, a label"""
+    weight of every frame, a label"""
     label: str = ''
     pictures: dict = field(default_factory=dict)            # tag in the corner -> uint8 (H, W, 3)
     bars: tuple = ()                                        # numbers from 0 to 1
     edges: dict = field(default_factory=dict)               # tag -> colours of lines around it
-    small: dict = field(default_factory=dict)               # label -> picture
+    small: dict = field(default_factory=dict)               # tag -> picture
     when: object = None                                     # weights (F,), drawn as a strip
-    note: str = ''
 
-    def sizes(self, side):
-        """side: largest width of a picture -> width of each picture, heights of the five rows"""
-        tall = 0
-        for picture in self.pictures.values():
-            side = min(side, ROOM // len(self.pictures))
-            tall = round(side * picture.shape[0] / picture.shape[1])
-        strip = LINE if self.note else 0
-        if self.when is not None:
-            strip = 10 if tall else 40
-        small = LINE // 2 + tall // len(self.small) if self.small else 0
-        return side, (52 if self.bars else 0, tall, small, strip, LINE if self.label else 0)
+    def width(self, side):
+        """side: largest width of a picture"""
+        return min(side * max(len(self.pictures), 1), ROOM)
+
+    def heights(self, side):
+        """-> heights of the five rows"""
+        found = [52 if self.bars else 0]
+        for row in (self.pictures, self.small):
+            each = self.width(side) / max(len(row), 1)
+            shapes = [picture.shape for picture in row.values()]
+            found.append(max((each * y / x for y, x, _ in shapes), default=0))
+        strip = 10 if self.pictures else 40
+        return [*found, 0 if self.when is None else strip, LINE if self.label else 0]
 
 
 @dataclass
 class Block:
-    lines: list                                             # each a list of (text, colour)
+    lines: list                                             # of text: (words, colour)
     rows: list = field(default_factory=list)                # lists of Tiles; long ones are wrapped
     shows_clip: bool = False                                # whether the rows include the clip
 
@@ -183,11 +188,11 @@ def arrange(blocks, side):
             placed.append((line, MARGIN, y))
             y += LINE
         for tiles in filter(None, block.rows):
-            width = GAP + max(tile.sizes(side)[0] * max(len(tile.pictures), 1) for tile in tiles)
+            width = GAP + max(tile.width(side) for tile in tiles)
             in_a_row = max((ROOM + GAP) // width, 1)
             for first in range(0, len(tiles), in_a_row):
                 row = tiles[first:first + in_a_row]
-                heights = [sum(tile.sizes(side)[1]) for tile in row]
+                heights = [sum(tile.heights(side)) for tile in row]
                 for i, tile in enumerate(row):              # their labels are on one line
                     placed.append((tile, MARGIN + i * width, y + max(heights) - heights[i]))
                 y += max(heights) + GAP
@@ -195,53 +200,41 @@ def arrange(blocks, side):
     return placed, y + MARGIN // 2
 
 
-def write(axis, place, text, width, **how):
-    """Text at place = (x, y), smaller if it would be wider than `width` -> x of its end"""
-    written = axis.text(*place, text, parse_math=False, **{'fontsize': 11, 'va': 'top', **how})
-    while (extent := written.get_window_extent()).width > width and written.get_fontsize() > 1:
-        written.set_fontsize(written.get_fontsize() * max(0.98 * width / extent.width, 0.5))
-    return extent.x1
-
-
-def draw_image(axis, image, place, size, **how):
-    """image at place = (x, y), size = (width, height)"""
-    x, y = place
-    axis.imshow(image, extent=(x, x + size[0] - 2, y + size[1] - 2, y), aspect='auto', **how)
+def write(axis, x, y, text, width, **how):
+    """Text at x, y, smaller if it would be wider than `width`"""
+    written = axis.text(x, y, text, **{'fontsize': 11, 'va': 'top', **how})
+    while (found := written.get_window_extent().width) > width and written.get_fontsize() > 1:
+        written.set_fontsize(written.get_fontsize() * max(0.98 * width / found, 0.5))
 
 
 def draw_tile(axis, tile, place, side):
     """place = (x, y), side: largest width of a picture"""
     x, y = place
-    side, (bars, tall, small, strip, _) = tile.sizes(side)
-    width = side * max(len(tile.pictures), 1)
-    for i, value in enumerate(tile.bars):
-        each = (width - GAP) / len(tile.bars)
-        left = x + GAP / 2 + i * each
-        top = y + bars - 2 - value * 32
-        axis.add_patch(Rectangle((left, top), each - 3, value * 32, color=COLOURS[i % 4]))
-        write(axis, (left + each / 2 - 1.5, top - 1), f'{value:.2f}'.removeprefix('0'), each - 1,
-              fontsize=7, ha='center', va='bottom')
+    width = tile.width(side)
+    bars, *talls, strip, _ = tile.heights(side)
+    if tile.bars:
+        each = width / len(tile.bars)
+        lefts = [x + i * each for i in range(len(tile.bars))]
+        drawn = axis.bar(lefts, [-32 * value for value in tile.bars], each - 3, y + bars - 2,
+                         align='edge', color=[f'tab:{colour}' for colour in COLOURS])
+        axis.bar_label(drawn, [f'{value:.2f}'.removeprefix('0') for value in tile.bars], fontsize=7)
     y += bars
-    for i, (tag, picture) in enumerate(tile.pictures.items()):
-        left = x + i * side
-        draw_image(axis, picture, (left, y), (side, tall))
-        axis.text(left + 3, y + 3, tag, fontsize=7, color='white', va='top',
-                  bbox={'facecolor': 'black', 'alpha': 0.5, 'pad': 1, 'linewidth': 0})
-        for inner, colour in zip((2, 7), tile.edges.get(tag, ())):  # a second line is further in
-            size = (side - 2 - 2 * inner, tall - 2 - 2 * inner)
-            axis.add_patch(Rectangle((left + inner, y + inner), *size, fill=False,
-                                     edgecolor=colour, linewidth=3.5))
-    y += tall
-    for i, (label, picture) in enumerate(tile.small.items()):
-        each = side / len(tile.small)
-        write(axis, (x + i * each, y), label, each, fontsize=7, color=COLOURS[i % 4])
-        draw_image(axis, picture, (x + i * each, y + LINE // 2), (each, small - LINE // 2))
-    y += small
+    for row, tall in zip((tile.pictures, tile.small), talls):
+        for i, (tag, picture) in enumerate(row.items()):
+            each = width / len(row)
+            left = x + i * each
+            axis.imshow(picture, extent=(left, left + each - 2, y + tall - 2, y), aspect='auto')
+            axis.text(left + 3, y + 3, tag, fontsize=7, color='white', va='top',
+                      bbox={'facecolor': 'black', 'alpha': 0.5, 'pad': 1, 'linewidth': 0})
+            for inner, colour in zip((2, 7), tile.edges.get(tag, ())):      # the second is inside
+                size = (each - 2 - 2 * inner, tall - 2 - 2 * inner)
+                axis.add_patch(Rectangle((left + inner, y + inner), *size, fill=False,
+                                         edgecolor=colour, linewidth=3.5))
+        y += tall
     if tile.when is not None:
-        draw_image(axis, tile.when[None], (x, y), (width, strip), cmap='viridis', vmin=0)
-    middle = x + width / 2
-    write(axis, (middle, y), tile.note, width - 4, color='dimgrey', fontsize=8, ha='center')
-    write(axis, (middle, y + strip), tile.label, width - 4, ha='center')
+        axis.imshow(tile.when[None], extent=(x, x + width - 2, y + strip - 2, y), aspect='auto',
+                    cmap='viridis', vmin=0)
+    write(axis, x + width / 2, y + strip, tile.label, width - 4, ha='center')
 
 
 def draw(blocks, path):
@@ -262,9 +255,9 @@ def draw(blocks, path):
     for what, x, y in placed:
         if isinstance(what, Tile):
             draw_tile(axis, what, (x, y), side)
-            continue
-        for text, colour in what:
-            x = write(axis, (x, y), text, WIDTH - MARGIN - x, color=colour) + GAP
+        else:
+            text, colour = what
+            write(axis, x, y, text, ROOM, color=colour)
     return save_figure(figure, path)
 
 
@@ -276,7 +269,7 @@ def save_figure(figure, path):
 
 def paragraph(text, colour='dimgrey'):
     """-> lines of a Block"""
-    return [[(line, colour)] for line in textwrap.wrap(text, 150)]
+    return [(line, colour) for line in textwrap.wrap(text, 150)]
 
 
 # ------------------------------------------------------- pictures
@@ -286,9 +279,9 @@ def frames_of(corpus, video):
 
 
 def spread(items, n):
-    """At most n of the items, evenly spaced"""
-    n = min(n, len(items))
-    return [items[i * len(items) // n] for i in range(n)]
+    """At most n of the items, evenly spaced from the first to the last"""
+    chosen = np.linspace(0, len(items) - 1, min(n, len(items))).round().astype(int)
+    return [items[i] for i in chosen]
 
 
 def frame_number(step, total, frames):
@@ -318,10 +311,9 @@ def word_tile(look, t, frames, parts=1):
     """-> Tile of word t. It has a picture for each of so many parts of the clip: the frame that the
     word looks at most. The place with the highest weight is as bright as in the clip."""
     weights = look.weights[t]                               # (F, Y, X)
-    tile = Tile(look.words[t])
     if not weights.any():
-        tile.note = 'no attention'
-        return tile
+        return Tile(f'{look.words[t]} (no attention)')
+    tile = Tile(look.words[t])
     tile.when = weights.sum((1, 2))
     chosen = tile.when
     if np.ptp(chosen) < 0.01 * chosen.max():                # all alike: a maximum means nothing
@@ -329,11 +321,10 @@ def word_tile(look, t, frames, parts=1):
     pieces = np.array_split(np.arange(len(weights)), min(parts, len(weights)))
     steps = [int(piece[chosen[piece].argmax()]) for piece in pieces]
     tile.pictures = light_up(frames, steps, weights / weights[steps].max())
-    for labels, numbers in look.bars.values():
-        if len(labels) == 1:
-            tile.label += f'   {labels[0]} {numbers[t, 0]:.2f}'
-        else:
-            tile.bars += tuple(numbers[t])
+    if len(look.labels) == 1:
+        tile.label += f'   {look.labels[0]} {look.numbers[t, 0]:.2f}'
+    elif look.labels:
+        tile.bars = tuple(look.numbers[t])
     most = int(chosen.argmax())
     for label, part in look.parts.items():
         light = part[t] / max(part[t, most].max(), 1e-9)
@@ -385,9 +376,9 @@ def captioner_block(run, model, corpus, video, frames):
         names = ' and '.join(look.parts)
         block.lines += paragraph(f'Small: the places of {names} alone, at full brightness. '
                                  + about_parts(look))
-    for labels, _ in look.bars.values():
-        if len(labels) > 1 and any(tile.bars for tile in tiles):
-            block.lines.append([('The bars show the weights of', 'dimgrey'), *zip(labels, COLOURS)])
+    if any(tile.bars for tile in tiles):
+        named = [f'{label} ({colour})' for label, colour in zip(look.labels, COLOURS)]
+        block.lines += paragraph(f'The bars show the weights of {", ".join(named)}.')
     return block
 
 
@@ -414,7 +405,7 @@ def key_block(run, looks, frames):
 
 def class_line(title, name, right):
     """-> a line of a Block"""
-    return [(f'{title}:', 'black'), (name, 'tab:green' if right else 'tab:red')]
+    return f'{title}: {name}', 'tab:green' if right else 'tab:red'
 
 
 def true_classes(corpus, video):
@@ -424,7 +415,7 @@ def true_classes(corpus, video):
 def recogniser_block(run, model, corpus, video, frames):
     """Fig. 2.2 and 2.3 of sta: where each frame was looked at, and the class"""
     look = look_at(run, model, corpus, video)
-    said = f'{look.caption} ({look.bars["class"][1].item():.2f})'
+    said = f'{look.caption} ({look.numbers.item():.2f})'
     block = Block([class_line(run.title, said, look.caption in true_classes(corpus, video))])
     if look.weights is not None:
         block.rows.append(clip_row(frames, look.weights[0]))
@@ -441,7 +432,7 @@ def draw_video(runs_and_models, corpus, video, path, frames=None):
         every = max(frames.shape[1] // 200, 1)              # no picture has more pixels
         frames = frames[:, ::every, ::every]
     kinds = {run.recognises for run, _ in runs_and_models}
-    head = Block([[(video, 'black')]])
+    head = Block([(video, 'black')])
     if True in kinds and corpus.labels.get(video):
         names = ' and '.join(true_classes(corpus, video))
         head.lines = [class_line(f'{video}, true class', names, True)]

@@ -15,12 +15,13 @@ these numbers after every epoch, at the words of references of 100 validation cl
 Letters as in figures.py.
 """
 import argparse
+import itertools
 
 import numpy as np
 
 from data import BadInput
 from shapes import words, world
-from tools import checkpoints, figures, runs, scores
+from tools import checkpoints, figures, results, runs, scores
 
 ROLES = ('subject', 'verb', 'direction', 'object')
 OTHERS = ('article', 'colour')          # roles that only the second table has
@@ -28,15 +29,13 @@ OTHERS = ('article', 'colour')          # roles that only the second table has
 
 def inside(boxes, rows, columns):
     """boxes [x0, y0, x1, y1] in pixels, or None -> (F, Y, X) of bool: the places they touch"""
+    nowhere = [np.inf, np.inf, -np.inf, -np.inf]
+    corners = np.array([box or nowhere for box in boxes], float)            # (F, 4)
+    x0, y0, x1, y1 = corners.T[..., None, None]                             # (F, 1, 1) each
     top = np.arange(rows)[:, None] * world.SIDE / rows
     left = np.arange(columns) * world.SIDE / columns
-    found = np.zeros((len(boxes), rows, columns), bool)
-    for frame, box in enumerate(boxes):
-        if box:
-            x0, y0, x1, y1 = box
-            found[frame] = (top + world.SIDE / rows > y0) & (top < y1)
-            found[frame] &= (left + world.SIDE / columns > x0) & (left < x1)
-    return found
+    vertical = (top + world.SIDE / rows > y0) & (top < y1)
+    return vertical & (left + world.SIDE / columns > x0) & (left < x1)
 
 
 def per_frame(weights):
@@ -59,14 +58,12 @@ def on_box(weights, boxes):
 
 
 def measure_word(look, t, truth, shape):
-    """shape: index into truth['boxes'], None for OTHERS -> {measure: number} of word t, empty if it
-    looks at nothing"""
+    """shape: index into truth['boxes'], or None -> {measure: number} of word t, empty if it looks
+    at nothing"""
+    if look.weights is None or not look.weights[t].any():
+        return {}
     weights = look.weights[t]                                               # (F, Y, X)
-    found = {}
-    if not weights.any():
-        return found
-    for labels, values in look.bars.values():
-        found |= dict(zip(labels, values[t]))
+    found = dict(zip(look.labels, look.numbers[t]))
     if shape is not None and weights[0].size > 1:
         found |= on_box(weights, truth['boxes'][shape])
     if shape is not None and len(weights) > 1:
@@ -77,17 +74,15 @@ def measure_word(look, t, truth, shape):
 
 
 def measured_words(caption, truth):
-    """-> [(index, role, index of its shape)] for articles, and for words of slots that are right"""
+    """-> [(index, role, index of its shape)] for words of slots that are right, and for articles"""
     roles = words.word_roles(caption, truth)
     right = words.slots_right(caption, truth)
-    found = [(t, 'article', None) for t, word in enumerate(caption.split())
-             if word in ('a', 'the')]
+    found = [(t, 'article', None) for t, word in enumerate(caption.split()) if word in ('a', 'the')]
     for slot, _, start, end in words.parse(caption, words.is_swapped(caption, truth)):
-        shape = int(slot in ('object', 'second action'))
-        if right.get(slot):
-            found += [(t, roles[t], shape) for t in range(start, end) if roles[t] in ROLES]
-            if slot.endswith('colour'):
-                found.append((start, 'colour', None))
+        shape = int(slot in ('object', 'object colour', 'second action'))
+        for t in range(start, end):
+            if right.get(slot) and roles[t]:
+                found.append((t, roles[t].removeprefix('object '), shape))
     return found
 
 
@@ -101,43 +96,33 @@ def measure_key(focus, window):
             'chance': (last - first + 1) / world.STEPS}
 
 
-def means(records, least=1):
-    """[(row, {column: number})] -> {row: {column: mean}}, without means of fewer numbers"""
+def means(pairs):
+    """[(name, number)] -> {name: mean of its numbers}"""
     table = {}
-    for row, numbers in records:
-        for column, number in numbers.items():
-            table.setdefault((row, column), []).append(number)
-    found = {}
-    for (row, column), numbers in table.items():
-        if len(numbers) >= least:
-            found.setdefault(row, {})[column] = float(np.mean(numbers))
-    return found
+    for name, number in pairs:
+        table.setdefault(name, []).append(number)
+    return {name: float(np.mean(numbers)) for name, numbers in table.items()}
 
 
 def ground(run, model, corpus, captions):
-    """captions {id: str} -> three tables {row: {column: mean}}: measures of each role; the paper's
-    numbers at each position that a tenth of the captions reach; key frames"""
+    """captions {id: str} -> {(role, measure): mean}; for VRE, the shares of measure_key()"""
     roles = []
-    positions = []
     keys = []
     for video, caption in captions.items():
         truth = corpus.truth[video]
         look = figures.look_at(run, model, corpus, video, caption)
-        for labels, values in look.bars.values():
-            for t, numbers in enumerate(values[:-1]):                       # without <eos>
-                positions += [(label, {t: number}) for label, number in zip(labels, numbers)]
-        if look.weights is not None:
-            roles += [(role, measure_word(look, t, truth, shape))
-                      for t, role, shape in measured_words(caption, truth)]
+        for t, role, shape in measured_words(caption, truth):
+            for measure, number in measure_word(look, t, truth, shape).items():
+                roles.append(((role, measure), number))
         if look.focus is not None:
-            keys.append(('action', measure_key(look.focus, truth['window'])))
-    return means(roles), means(positions, len(captions) / 10), means(keys)
+            keys += measure_key(look.focus, truth['window']).items()
+    return means(roles), means(keys)
 
 
 def numbers_by_role(run, model, corpus, clips=100):
     """-> {'ST verb': mean, ...}, the paper's own numbers at each role (shapes) or slot (puzzles) of
     the words of references; {} if the roles are unknown"""
-    records = []
+    pairs = []
     known = (corpus.truth or corpus.answers) and run.paper.VIEW['bars'] and not run.recognises
     for video in corpus.ids[:clips] if known else ():
         caption = corpus.captions[video][0]
@@ -145,29 +130,28 @@ def numbers_by_role(run, model, corpus, clips=100):
         if corpus.truth:
             roles = words.word_roles(caption, corpus.truth[video])
         look = figures.look_at(run, model, corpus, video, caption)
-        for labels, values in look.bars.values():
-            for role, numbers in zip(roles, values.tolist()):
-                named = {f'{label} {role}': number for label, number in zip(labels, numbers)}
-                records += [('log', named)] if role else []
-    return means(records).get('log', {})
+        for role, numbers in zip(roles, look.numbers.tolist()):
+            if role:
+                pairs += [(f'{label} {role}', n) for label, n in zip(look.labels, numbers)]
+    return means(pairs)
 
 
 def ground_recogniser(run, model, corpus):
     """-> {'box', 'box chance': mean over clips} of the shape that acts, {} without attention"""
-    records = []
+    pairs = []
     for video in corpus.ids:
         look = figures.look_at(run, model, corpus, video)
         if look.weights is not None:
-            boxes = corpus.truth[video]['boxes'][0]
-            records.append(('clips', on_box(look.weights[0], boxes)))
-    return means(records).get('clips', {})
+            pairs += on_box(look.weights[0], corpus.truth[video]['boxes'][0]).items()
+    return means(pairs)
 
 
-def print_table(head, rows):
-    """In Markdown"""
-    for cells in (head, ['---'] * len(head), *rows):
-        print('| ' + ' | '.join(cells) + ' |')
-    print()
+def cell(table, role, measure):
+    """-> the mean of this measure, and in brackets its value under even attention, if it has one"""
+    if (role, measure) not in table:
+        return ''
+    chance = table.get((role, f'{measure} chance'))
+    return f'{table[role, measure]:.2f}' + (f' ({chance:.2f})' if chance is not None else '')
 
 
 def row_text(row):
@@ -177,32 +161,23 @@ def row_text(row):
 def report(loaded, split):
     """Compare captioners. A single one is measured in more detail."""
     measures = [(what, role) for what in ('box', 'window') for role in ROLES]
-    shares = []
-    numbers = []
+    shares = [['run', *map(', '.join, measures)]]
+    numbers = [['run', 'number', *OTHERS, *ROLES]]
     for run, model in loaded:
         corpus = runs.open_split(run, split)
         _, captions, _ = scores.full_scores(run, model, corpus)
-        roles, positions, keys = ground(run, model, corpus, captions)
-        row = []
-        for what, role in measures:
-            found = roles.get(role, {})
-            cell = f'{found[what]:.2f} ({found[what + " chance"]:.2f})' if what in found else ''
-            row.append(cell)
-        shares.append([run.title, *row])
-        for label in positions:
-            found = [roles.get(role, {}).get(label) for role in (*OTHERS, *ROLES)]
-            row = ['' if number is None else f'{number:.2f}' for number in found]
-            if any(row):
-                numbers.append([run.title, label, *row])
-    print_table(['run', *map(', '.join, measures)], shares)
-    if numbers:
-        print_table(['run', 'number', *OTHERS, *ROLES], numbers)
+        found, keys = ground(run, model, corpus, captions)
+        shares.append([run.title, *(cell(found, role, what) for what, role in measures)])
+        for label in itertools.chain(*run.paper.VIEW['bars'].values()):
+            row = [cell(found, role, label) for role in (*OTHERS, *ROLES)]
+            numbers += [[run.title, label, *row]] if any(row) else []
+    for table in (shares, numbers):
+        if table[1:]:
+            print(results.markdown(table) + '\n')
     if len(loaded) > 1:
         return
-    for label, row in positions.items():
-        print(f'{label} from the first word on: ' + ' '.join(f'{v:.2f}' for v in row.values()))
-    for row in keys.values():
-        print(f'frames that show the action: {row_text(row)}')
+    if keys:
+        print(f'frames that show the action: {row_text(keys)}')
     print(f'slots that are right in {len(captions)} captions of the {corpus.split} split')
     for name, value in words.slot_table(captions, corpus.truth).items():
         print(f'  {name:24} {value:.3f}')

@@ -40,13 +40,6 @@ class Scored:
         return scores
 
 
-def best_to_worst(score, most):
-    """id -> number -> at most so many ids, evenly spaced in rank from the best to the worst"""
-    ranked = sorted(score, key=score.get, reverse=True)
-    ranks = np.linspace(0, len(ranked) - 1, min(most, len(ranked))).round().astype(int)
-    return [ranked[i] for i in ranks]
-
-
 def picture_row(frames):
     """uint8 (F, H, W, 3) -> the frames side by side, as a data URL"""
     file = io.BytesIO()
@@ -75,11 +68,11 @@ def what_it_saw(scored, corpus, video):
     """-> the scores of one run on one video and its Look, in plain values"""
     caption = None if scored.run.recognises else scored.found[video]
     look = figures.look_at(scored.run, scored.model, corpus, video, caption)
+    numbers = {'labels': look.labels, 'values': look.numbers.round(4).tolist()}
     return {'scores': scored.score(corpus, video), 'words': look.words, **attended(look.weights),
             'parts': [{'label': label, **attended(part)} for label, part in look.parts.items()],
             'about_parts': figures.about_parts(look),
-            'numbers': [{'labels': labels, 'values': values.round(4).tolist()}
-                        for labels, values in look.bars.values()],
+            'numbers': [numbers] if look.labels else [],
             'key': look.key, 'focus': None if look.focus is None else look.focus.round(4).tolist()}
 
 
@@ -110,7 +103,8 @@ def write_page(path, several, corpus, frames_of=figures.frames_of):
     for video in corpus.ids:
         means[video] = np.mean([scored.score(corpus, video)[main] for scored in several])
     videos = []
-    for video in tqdm(best_to_worst(means, VIDEOS), desc='page', leave=False):
+    best_to_worst = sorted(means, key=means.get, reverse=True)
+    for video in tqdm(figures.spread(best_to_worst, VIDEOS), desc='page', leave=False):
         videos.append(one_video(several, corpus, video, frames_of(corpus, video)))
     different = len({scored.run.title for scored in several}) == len(several)
     runs = []

@@ -9,12 +9,9 @@ This command collects the tags and rewrites the section between two markers in d
 A tag runs to the end of its comment block, or to the next tag. A block is a run of comment lines;
 a comment after code is a block by itself.
 """
-import argparse
 import io
 import re
-import sys
 import tokenize
-from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -23,43 +20,32 @@ PAPERS = ('c3d.py', 'astar.py', 'sta.py', 'stats.py', 'vre.py')
 START = '<!-- Made by `python -m tools.papers` from the tags in the code, up to the end mark. -->'
 END = '<!-- End mark of `python -m tools.papers`. -->'
 KINDS = {'DEVIATION': 'differs', 'UNSPECIFIED': 'open'}
-
-
-@dataclass
-class Tag:
-    line: int               # where the tag begins
-    kind: str               # DEVIATION or UNSPECIFIED
-    text: str
+TAG = re.compile(r'\b(DEVIATION|UNSPECIFIED):(.*?)(?=\b(?:DEVIATION|UNSPECIFIED):|\Z)', re.S)
 
 
 def comment_blocks(source):
-    """source code -> blocks of comments, each a list of (line number, text without the #)"""
-    blocks = []
-    last = None             # line number of the comment line before, if it had no code
+    """source code -> {line where a block of comments begins: its lines, without the #}"""
+    blocks = {}
+    first = next_line = 0   # where the current block begins, and which line would continue it
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type != tokenize.COMMENT:
-            continue
-        line = token.start[0]
-        alone = token.line.lstrip().startswith('#')
-        if not alone or last != line - 1:
-            blocks.append([])
-        blocks[-1].append((line, token.string.lstrip('#').strip()))
-        last = line if alone else None
+        if token.type == tokenize.COMMENT:
+            line = token.start[0]
+            alone = token.line.lstrip().startswith('#')
+            if not alone or line != next_line:
+                first = line
+            next_line = line + 1 if alone else 0
+            blocks.setdefault(first, []).append(token.string.lstrip('#').strip())
     return blocks
 
 
 def tags(source):
-    """source code -> its tags, in order"""
+    """source code -> [(line, DEVIATION or UNSPECIFIED, text)]"""
     found = []
-    for block in comment_blocks(source):
-        tag = None
-        for line, text in block:
-            before, *rest = re.split(r'\b(DEVIATION|UNSPECIFIED):\s*', text)
-            if tag:
-                tag.text = f'{tag.text} {before}'.strip()
-            for kind, words in zip(rest[::2], rest[1::2]):
-                tag = Tag(line, kind, words.strip())
-                found.append(tag)
+    for first, lines in comment_blocks(source).items():
+        block = '\n'.join(lines)
+        for tag in TAG.finditer(block):
+            line = first + block.count('\n', 0, tag.start())
+            found.append((line, tag[1], ' '.join(tag[2].split())))
     return found
 
 
@@ -76,38 +62,27 @@ def section():
     lines = []
     for name, several in tagged_files().items():
         lines += ['', f'### {name}', '', '| line | | |', '| --- | --- | --- |']
-        for tag in several:
-            text = re.sub(r'([|*<~])', r'\\\1', tag.text)       # these mean something in Markdown
-            lines.append(f'| [{tag.line}](../{name}#L{tag.line}) | {KINDS[tag.kind]} | {text} |')
+        for line, kind, text in several:
+            text = re.sub(r'([|*<~])', r'\\\1', text)           # these mean something in Markdown
+            lines.append(f'| [{line}](../{name}#L{line}) | {KINDS[kind]} | {text} |')
     return '\n'.join([*lines, ''])
 
 
 def remade(page):
     """text of the page -> the same text with the section made from the source as it is now"""
-    if page.count(START) != 1 or page.count(END) != 1:
-        raise SystemExit(f'error: {PAGE}: expected these two lines, once each:\n{START}\n{END}')
-    before = page[:page.index(START)]
-    after = page[page.index(END):]
-    return f'{before}{START}\n{section()}\n{after}'
+    before, start, rest = page.partition(START)
+    _, end, after = rest.partition(END)
+    if not start or not end:
+        raise SystemExit(f'error: {PAGE}: expected these two lines:\n{START}\n{END}')
+    return f'{before}{start}\n{section()}\n{end}{after}'
 
 
-def main(argv):
-    parser = argparse.ArgumentParser(prog='python -m tools.papers',
-                                     description='Make docs/PAPERS.md again.')
-    parser.add_argument('--check', action='store_true',
-                        help='write nothing; exit with 1 if the page is out of date')
-    args = parser.parse_args(argv)
-    page = PAGE.read_text()
-    new = remade(page)
-    if args.check:
-        if new != page:
-            print(f'{PAGE.name} is out of date: run python -m tools.papers', file=sys.stderr)
-        return int(new != page)
-    PAGE.write_text(new)
-    print(f'{PAGE.name}: {new.count(" | differs | ")} differences from the papers, '
-          f'{new.count(" | open | ")} choices that the papers leave open')
-    return 0
+def main():
+    page = remade(PAGE.read_text())
+    PAGE.write_text(page)
+    print(f'{PAGE.name}: {page.count(" | differs | ")} differences from the papers, '
+          f'{page.count(" | open | ")} choices that the papers leave open')
 
 
 if __name__ == '__main__':
-    sys.exit(main(sys.argv[1:]))
+    main()

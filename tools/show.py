@@ -10,6 +10,7 @@
 A RUN is a folder that train.py made, or a .pt file in it. `COMMAND --help` lists the flags.
 """
 import argparse
+import contextlib
 import functools
 import json
 import math
@@ -31,7 +32,7 @@ CURVES = {'loss': 'training loss', 'val_loss': 'validation loss per word',
           'val_mAP': 'validation mAP', 'val_slots': 'validation slot accuracy'}
 CLASSES = {'verb': 'tab:red', 'noun': 'tab:blue', 'adjective': 'tab:green'}
 ROLES = {'subject': 'noun', 'object': 'noun', 'sound': 'noun', 'colour': 'adjective',
-         'object colour': 'adjective', 'verb': 'verb'}
+         'object colour': 'adjective', 'verb': 'verb'}      # of words in the embedded world
 TAGGER = '''python -c "import nltk; nltk.download('averaged_perceptron_tagger_eng'); \
 nltk.download('universal_tagset')"'''
 
@@ -41,17 +42,14 @@ def find_films(folder, run):
     None"""
     if not folder:
         return figures.frames_of
-    names = None
-    if run.dataset.name == 'msvd':
-        names = datasets.msvd_names(run.dataset.folder())
+    names = datasets.msvd_names(run.dataset.folder()) if run.dataset.name == 'msvd' else None
     paths = dict(extract.find_videos(folder, names))
     feature = run.cfg.features[0]
     info = caption.find_infos([run])[feature]
 
     def film(corpus, video):
-        if video in paths:
-            return caption.frames_seen(paths[video], feature, info)
-        return figures.frames_of(corpus, video)
+        path = paths.get(video)
+        return caption.frames_seen(path, feature, info) if path else None
 
     return film
 
@@ -66,10 +64,8 @@ def show_figures(args):
     frames_of = find_films(args.videos, first)
     corpus = runs.open_all(loaded, args.split)
     folder = runs.output(first, 'figures', '')
-    try:
+    with contextlib.suppress(OSError):                      # save_figure would complain
         folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise BadInput(f'cannot make the folder {folder}: {error}') from None
     for video in tqdm(figures.spread(corpus.ids, args.count), desc='pictures', leave=False):
         path = folder / f'{video.replace("/", "_")}.png'
         figures.draw_video(loaded, corpus, video, path, frames_of(corpus, video))
@@ -100,62 +96,42 @@ def show_page(args):
 
 # ------------------------------------------------------- training curves
 def read_log(path):
-    """log.jsonl -> [[epoch, epoch, ...], ...], a list for each stage or new start. A last line that
-    was cut off is left out."""
+    """log.jsonl -> [epoch, epoch, ...], of all stages. A last line that was cut off is left out."""
     try:
-        lines = Path(path).read_text(errors='replace').splitlines()
+        lines = path.read_text().splitlines()
     except OSError:
         raise BadInput(f'{path}: there is no log; train.py writes one into a run') from None
-    parts = []
-    for number, line in enumerate(lines, 1):
-        try:
-            entry = json.loads(line)
-            if 'args' in entry:                             # a start; resumed runs have several
-                continue
-            last = parts[-1][-1] if parts else {'epoch': math.inf}
-            follows = entry.get('stage') == last.get('stage') and entry['epoch'] > last['epoch']
-        except (ValueError, KeyError, TypeError, AttributeError):
-            if number == len(lines):
-                break
-            raise BadInput(f'{path}, line {number}: expected an epoch of train.py, found '
-                           f'{line[:60]!r}') from None
-        if not follows:
-            parts.append([])
-        parts[-1].append(entry)
-    if not parts:
+    entries = [json.loads(line) for line in lines if line.endswith('}')]
+    epochs = [entry for entry in entries if 'epoch' in entry]       # the others are settings
+    if not epochs:
         raise BadInput(f'{path}: no epoch was finished yet')
-    return parts
+    return epochs
 
 
 def plot_log(axis, log, name, n, label):
     """Run number n in one panel; stages follow each other"""
-    style = {'color': f'C{n}'}
-    before = 0                                              # epochs of earlier stages
-    for part in log:
-        epochs = [before + epoch['epoch'] for epoch in part]
-        values = [epoch.get(name, math.nan) for epoch in part]
-        axis.plot(epochs, values, '.-', label=None if before else label, **style)
-        if 'stage' in part[0]:
-            axis.axvline(before + 0.5, linewidth=0.8, linestyle=':', **style)
-            axis.text(before + 0.6, 0.99 - 0.15 * n, part[0]['stage'], fontsize=8, va='top',
-                      rotation=90, transform=axis.get_xaxis_transform(), **style)
-        before += part[-1]['epoch']
+    values = [epoch.get(name, math.nan) for epoch in log]
+    axis.plot(range(1, len(log) + 1), values, '.-', label=label, color=f'C{n}')
+    stages = [epoch.get('stage') for epoch in log]
+    for i, (before, stage) in enumerate(zip([None, *stages], stages)):
+        if stage != before:
+            axis.axvline(i + 0.5, linewidth=0.8, linestyle=':', color=f'C{n}')
+            axis.text(i + 0.6, 0.99 - 0.15 * n, stage, fontsize=8, va='top', rotation=90,
+                      transform=axis.get_xaxis_transform(), color=f'C{n}')
 
 
 def show_curves(args):
     """A panel for each measure, a colour for each run"""
     folders = [Path(run) if Path(run).is_dir() else Path(run).parent for run in args.runs]
     logs = [read_log(folder / 'log.jsonl') for folder in folders]
-    found = {name for log in logs for part in log for epoch in part for name in epoch}
+    found = set().union(*sum(logs, []))
     panels = [name for name in CURVES if name in found]
     figure = Figure(figsize=(figures.WIDTH / figures.DPI, 450 / figures.DPI), layout='constrained')
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     for axis, name in zip(axes, panels):
         for n, (folder, log) in enumerate(zip(folders, logs)):
             plot_log(axis, log, name, n, folder.resolve().name)
-        if any('stage' in log[0][0] for log in logs):       # room for the names of the stages
-            low, high = axis.get_ylim()
-            axis.set_ylim(low, high + 0.2 * len(logs) * (high - low))
+        axis.margins(y=0.2)                                 # room for the names of the stages
         axis.set(title=CURVES[name], xlabel='epoch')
         axis.xaxis.get_major_locator().set_params(integer=True)
         axis.grid(alpha=0.3)
@@ -266,25 +242,27 @@ def main(argv):
         prog='python -m tools.show',
         description='Look at runs. `COMMAND --help` lists the flags of a command.')
     commands = parser.add_subparsers(metavar='COMMAND', required=True)
-    add = {}
     for name, (function, summary) in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary)
         command.set_defaults(function=function)
-        add[name] = command.add_argument
-        if name != 'curves':
-            several = name in ('figures', 'page')
-            runs.add_flags(command, '+' if several else 1, captions=name != 'glimpse')
-    add['curves']('runs', nargs='+', metavar='RUN',
-                  help='a folder that train.py made, or a .pt file in it')
-    for name in ('figures', 'page'):
-        add[name]('--videos', metavar='DIR', help='folder of the video files, to show frames of '
-                  'datasets other than shapes')
-    add['figures']('--count', type=int, default=5, metavar='N',
-                   help='how many videos, spread over the split (default: 5)')
-    add['page']('--out', default='report.html', metavar='FILE',
+        add = command.add_argument
+        if name == 'curves':
+            add('runs', nargs='+', metavar='RUN', help='a folder that train.py made')
+            continue
+        several = name in ('figures', 'page')
+        runs.add_flags(command, '+' if several else 1, captions=name != 'glimpse')
+        if several:
+            add('--videos', metavar='DIR', help='folder of the video files, to show frames of '
+                'datasets other than shapes')
+        if name == 'figures':
+            add('--count', type=int, default=5, metavar='N',
+                help='how many videos, spread over the split (default: 5)')
+        if name == 'page':
+            add('--out', default='report.html', metavar='FILE',
                 help='where to write the page (default: report.html)')
-    add['glimpse']('video', nargs='?', metavar='VIDEO',
-                   help='id of a clip (default: the first misjudged one)')
+        if name == 'glimpse':
+            add('video', nargs='?', metavar='VIDEO',
+                help='id of a clip (default: the first misjudged one)')
     args = parser.parse_args(argv)
     args.function(args)
 

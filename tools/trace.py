@@ -13,15 +13,17 @@ import torch
 import data
 import decode
 from shapes import puzzles
+from tools import datasets
 
 ALIGNMENTS = ('mlp', 'hypercolumn', 'avgpool', 'maxpool', 'layers-first', 'fc7-every', 'hard')
-# Name of the file -> puzzle, and the settings under which the model runs, the usual ones last
+# Name of the file -> data, and the settings under which the model runs, the usual ones last
 RUNS = {
-    'sta': ('place', [dict(task='recognise', block=4), dict(scores='content'), {}]),
-    'stats': ('both', [dict(pool='temporal'), dict(reward_after=0), {}]),
-    'astar': ('layer', [*(dict(variant=name) for name in ALIGNMENTS), {}]),
-    'vre': ('key', [dict(stage='reward', reward_epochs=1), dict(key='drawn'), {}]),
-    'decode': ('both', [dict(reward_after=0, eta=0.1), {}]),
+    'c3d': ('random frames', [{}]),
+    'sta': ('puzzle-place', [dict(task='recognise', block=4), dict(scores='content'), {}]),
+    'stats': ('puzzle-both', [dict(pool='temporal'), dict(reward_after=0), {}]),
+    'astar': ('puzzle-layer', [*(dict(variant=name) for name in ALIGNMENTS), {}]),
+    'vre': ('puzzle-key', [dict(stage='reward', reward_epochs=1), dict(key='drawn'), {}]),
+    'decode': ('puzzle-both', [dict(reward_after=0, eta=0.1), {}]),
 }
 SMALL = dict(hidden=28, embed=20, attn=12, visual=24, width=2, samples=3)   # all sizes differ
 VIDEOS = 5
@@ -30,21 +32,18 @@ VIDEOS = 5
 def make_batch(name):
     """-> batch, Sizes: a few items of a puzzle, with two captions each; for c3d, random frames"""
     if name == 'c3d':
-        corpus = data.Corpus('random frames', 'val')
-        corpus.labels = {'a': [0], 'b': [1]}
+        corpus = data.Corpus(RUNS[name][0], 'val', labels={'a': [0], 'b': [1]})
         frames = torch.randint(256, (2, 32, 112, 112, 3), dtype=torch.uint8).numpy()
         corpus.features = {'video': puzzles.Table(corpus.labels, frames)}
     else:
-        corpus = puzzles.read(f'puzzle-{RUNS[name][0]}', 'val', seed=0)
+        corpus = puzzles.read(RUNS[name][0], 'val', seed=0)
         corpus.keep(corpus.ids[:VIDEOS])
         corpus.captions = {video: 2 * texts for video, texts in corpus.captions.items()}
         corpus.labels = {video: [row % 3] for row, video in enumerate(corpus.ids)}
     corpus.classes = ['left', 'right', 'up']
     vocabulary = data.Vocabulary.build(sum(corpus.captions.values(), []))
-    tables = {kind: table.check(corpus.ids) for kind, table in corpus.features.items()}
-    sizes = data.Sizes({kind: shape for kind, (shape, _) in tables.items()}, vocab=len(vocabulary),
-                       frames=max(frames for _, frames in tables.values()),
-                       captions=2 * VIDEOS, classes=len(corpus.classes))
+    feats, frames = datasets.check_features([corpus])
+    sizes = data.Sizes(feats, frames, len(vocabulary), captions=2 * VIDEOS, classes=3)
     batches = data.Batches(corpus, vocabulary if corpus.captions else None)
     return next(batches.epoch(0)), sizes
 
@@ -52,7 +51,7 @@ def make_batch(name):
 def run_model(name, batch, sizes):
     """Run the model of a file forward, once under each of its settings."""
     paper = importlib.import_module('stats' if name == 'decode' else name)
-    for settings in RUNS.get(name, ('', [{}]))[1]:
+    for settings in RUNS[name][1]:
         fields = {**paper.PRESETS.get('puzzle', paper.PRESETS.get('puzzle-key', {})), **SMALL,
                   **settings}
         cfg = paper.Config(**{key: value for key, value in fields.items()
@@ -98,29 +97,26 @@ def trace(path, run):
     """Call run() -> {(line, name): shape after the last time that this line of the file ran}"""
     assigned = assigned_names(path.read_text())
     shapes = {}
-    last = {}                                           # frame -> the line that it runs
-
-    def record(frame, event, _):
-        for place in assigned.get(last.get(frame), ()):
-            shape = describe(frame.f_locals.get(place[1]))
-            if shape:
-                shapes[place] = shape
-        last[frame] = frame.f_lineno
-        if event == 'return':
-            del last[frame]
-        return record
 
     def enter(frame, event, _):
-        if frame.f_code.co_filename == str(path):
-            last[frame] = frame.f_code.co_firstlineno
+        line = frame.f_code.co_firstlineno              # the line of this function that runs
+
+        def record(frame, event, _):
+            nonlocal line
+            for place in assigned.get(line, ()):
+                shape = describe(frame.f_locals.get(place[1]))
+                if shape:
+                    shapes[place] = shape
+            line = frame.f_lineno
             return record
 
-    before = sys.gettrace()
+        return record if frame.f_code.co_filename == str(path) else None
+
     sys.settrace(enter)
     try:
         run()
     finally:
-        sys.settrace(before)
+        sys.settrace(None)
     return shapes
 
 
@@ -130,8 +126,5 @@ def shapes_of(name):
     path = Path(importlib.import_module(name).__file__)
     torch.manual_seed(0)
     shapes = trace(path, lambda: run_model(name, batch, sizes))
-    videos = f'{len(batch["ids"])} videos'
-    if name == 'c3d':
-        return shapes, f'{videos} of random frames'
-    about = f'{videos} of puzzle-{RUNS[name][0]} with {len(batch["captions"])} captions'
-    return shapes, about
+    captions = len(batch.get('captions', ()))
+    return shapes, f'{len(batch["ids"])} videos of {RUNS[name][0]} with {captions} captions'
