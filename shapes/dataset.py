@@ -142,11 +142,12 @@ def prepare(root, limit=None, kinds=(), part=None):
 
 def is_made(folder, key, about=None):
     """Are the clips there, and the features of C3D too if `about` describes them? Refuses a folder
-    with an annotations.json that is not ours."""
+    with captions or features that are not ours."""
     notes = read_json(folder / 'annotations.json')
-    if (folder / 'annotations.json').exists() and not key.keys() <= notes.keys():
-        raise data.BadInput(f'{folder}: its annotations.json is not one of shapes, so it is left '
-                            'alone; move the folder elsewhere, or choose another --root')
+    there = [*folder.glob('annotations.json'), *folder.glob('features/*.npy')]
+    if there and not key.keys() <= notes.keys():
+        raise data.BadInput(f'{there[0]} is not one of shapes, so its folder is left alone; move it '
+                            'elsewhere, or choose another --root')
     found = read_json(folder / 'features' / 'c3d_fc7.json')
     return key.items() <= notes.items() and (
         not about or about['c3d_fc7'].items() <= found.items())

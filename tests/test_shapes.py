@@ -522,13 +522,13 @@ def test_a_full_disk_is_one_sentence(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize('name, text', [
     ('annotations.json', '{"seed": 1}'), ('annotations.json', '[]'), ('annotations.json', 'x'),
-    ('', 'a file, no folder')])
+    ('features/clip.npy', 'my own features'), ('', 'a file, no folder')])
 def test_a_folder_of_the_user_is_refused_and_stays(tmp_path, monkeypatch, name, text):
     path = tmp_path / 'shapes-7' / name
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     monkeypatch.setattr(dataset, 'store', None)         # refused before anything is rendered
-    with pytest.raises(data.BadInput, match='shapes-7: .*choose another --root'):
+    with pytest.raises(data.BadInput, match='shapes-7.*choose another --root'):
         dataset.main(['--root', str(tmp_path), '--limit', '7'])
     assert path.read_text() == text
     with pytest.raises(data.BadInput, match='--limit 0'):
