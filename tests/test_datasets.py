@@ -52,10 +52,6 @@ def test_msvd_text_files(tmp_path):
     write(folder / 'sents_val.txt')
     refused('the val split in .* is empty', 'msvd', tmp_path, 'val')
     refused('there is no such folder; --root', 'msvd', tmp_path / 'nowhere')
-    refused('--split-scheme vre is for msrvtt', 'msvd', tmp_path, scheme='vre')
-    refused('--split-scheme hash is for msvd, msrvtt, mvad, folder, not ucf11', 'ucf11', tmp_path,
-            scheme='hash')
-    refused('all clips of shapes have features', 'shapes', tmp_path, partial=True)
     (folder / 'sents_train.txt').write_bytes(b'vid1\ta man\rvid2\ta dog\r')     # old Macintosh
     assert load('msvd', tmp_path).captions == {'vid1': ['a man'], 'vid2': ['a dog']}
 

@@ -11,14 +11,11 @@ from tools import machine, runs
 def fingerprint(run, corpus):
     """-> text that changes whenever the checkpoint, the settings, the features or the references
     change"""
-    path = Path(run.path)
-    if path.suffix != '.pt':
-        path = path / 'best.pt'
     files = [Path(features.path) for features in corpus.features.values()]
     times = [file.stat().st_mtime for file in files if file.exists()]
     settings = [dataclasses.asdict(run.cfg), run.training.beam, corpus.split, corpus.captions,
                 times]
-    digest = hashlib.sha256(path.read_bytes())
+    digest = hashlib.sha256(run.file.read_bytes())
     digest.update(json.dumps(settings).encode())
     return digest.hexdigest()
 
