@@ -129,7 +129,7 @@ def save(path, checkpoint):
             torch.save(checkpoint, temporary)
     except BadInput as error:
         kept = f'the previous {path.name} is intact' if path.exists() else 'nothing was saved yet'
-        raise BadInput(f'{error}. Free some disk space or choose another --out; {kept}') from None
+        raise BadInput(f'{error}; {kept}') from None
 
 
 def snapshot(run, stage, progress):
@@ -339,9 +339,9 @@ def start_stage(run, model, name, vectors):
 
 def continue_stage(run, stage, checkpoint):
     """Load the weights, the optimizer and the random numbers of last.pt -> Progress"""
-    stage.model.load_state_dict(checkpoint['state_dict'])
     parameters = stage.optimizer.param_groups[0]['params']
     try:
+        stage.model.load_state_dict(checkpoint['state_dict'])
         for number, found in checkpoint['optimizer']['state'].items():
             forms = dict.fromkeys(REMEMBERED[run.training.optimizer], parameters[number].detach())
             checkpoints.check_forms(found, forms | {'step': torch.tensor(0.0)})

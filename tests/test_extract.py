@@ -415,7 +415,7 @@ def test_features_with_other_settings_do_not_get_into_a_folder(folder, tmp_path)
     features = tmp_path / 'folder' / 'features'
     assert data.Features(features, 'clip4')['a'].shape == (4, 7, 7, 64)
     (features / 'clip' / 'info.json').unlink()
-    refused('no info.json', run, folder, tmp_path)
+    refused("encoder None there, 'clip' now", run, folder, tmp_path)
 
 
 def test_a_failed_start_leaves_nothing_behind(folder, tmp_path, monkeypatch):
@@ -511,16 +511,16 @@ def test_ids_do_not_leave_the_folder(tmp_path, file, name):
 
 def test_a_full_disk_leaves_no_part_of_a_file(folder, tmp_path, monkeypatch):
     def half(path, content):
-        with open(path, 'wb') as file:
+        with open(path, 'w') as file:
             file.write(content[:len(content) // 2])
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     place = tmp_path / 'folder' / 'features' / 'clip'
-    whole = type(place).write_bytes
-    monkeypatch.setattr(type(place), 'write_bytes', half)
+    whole = type(place).write_text
+    monkeypatch.setattr(type(place), 'write_text', half)
     refused('cannot write .*No space left on device; free some disk', run, folder, tmp_path)
     assert names(place) == []
-    monkeypatch.setattr(type(place), 'write_bytes', whole)
+    monkeypatch.setattr(type(place), 'write_text', whole)
     assert run(folder, tmp_path, '--sampling', 'uniform4') == 0     # nothing is in the way
     assert names(place) == ['a.npy', 'b.npy', 'c.npy', 'info.json']
 
@@ -569,7 +569,7 @@ def test_impossible_flags_are_refused(folder, tmp_path, more, message, capsys, m
 
 @pytest.mark.parametrize('name, ending', [
     ('resnet101', 'resnet101'), ('c3d_pool2', 'c3d --weights FILE'), ('mine', 'NAME'),
-    ('i3d_rgb', 'i3d (the nearest to i3d_rgb here; then use --features i3d)'), ('i3d', 'i3d')])
+    ('i3d_rgb', 'i3d (the nearest to i3d_rgb; then use --features i3d)'), ('i3d', 'i3d')])
 def test_the_command_for_missing_features_is_given(name, ending):
     assert encoders.how_to_make(name, 'msvd', 'data') == (
         f'python -m tools.extract --dataset msvd --root data --videos DIR --encoder {ending}')

@@ -38,7 +38,6 @@ def folder(tmp_path, monkeypatch):
     ('--metric BLEU', '--metric BLEU: choose one of CIDEr, Bleu_1'),
     ('--metric slots --dataset msvd', '--metric slots: choose one of CIDEr'),
     ('--word2vec nowhere.bin', '--word2vec nowhere.bin: there is no such file'),
-    ('--out file/run', '--out .*file/run: .*/file is a file'),
     ('--out=', '--out is empty'),
     ('--task foo', '--task foo: choose one of describe, recognise'),
     ('--task recognise', 'stats.py has no Recogniser; it can describe'),
@@ -64,7 +63,6 @@ def folder(tmp_path, monkeypatch):
     ('--schedule linear', '--schedule linear: choose one of constant, cosine'),
     ('--reward beauty', '--reward beauty: choose one of cider'),
     ('--hidden 0', '--hidden 0: must be from 1'),
-    ('--model c3d --width 99999', 'c3d has .* GB of weights'),
     ('--hidden 1.5', "argument --hidden: invalid int value: '1.5'"),
     ('--videos-per-batch 0', '--videos-per-batch 0: must be'),
     ('--beam 0', '--beam 0: must be from 1 to 100'),
@@ -97,7 +95,7 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(folder, line, messa
     ('--model c3d --task recognise', 'recognise'), ('--task describe', 'describe')])
 def test_both_spellings_of_a_task_and_what_a_paper_or_dataset_decides(line, task):
     _, run, _ = flags.parse(line.split())
-    assert run.task == run.training.task == task
+    assert run.training.task == task
     assert getattr(run.cfg, 'task', task) == task
 
 

@@ -118,9 +118,8 @@ class Images(Encoder):
 
     def normalise(self, x):
         """x uint8 (F, h, w, 3) -> float (F, 3, h, w), with the mean and deviation of torchvision"""
-        mean = torch.tensor(self.rules.mean, device=x.device)
-        std = torch.tensor(self.rules.std, device=x.device)
-        return ((x.float() / 255 - mean) / std).permute(0, 3, 1, 2)
+        from torchvision.transforms import functional
+        return functional.normalize(x.permute(0, 3, 1, 2) / 255, self.rules.mean, self.rules.std)
 
     def run(self, net, x):
         """x uint8 (F, h, w, 3) -> (F, Y, X, D), or (F, D) if the layer is a vector; for chunks
@@ -177,6 +176,7 @@ def regions(net, frame):
 # ------------------------------------------------------------------------ networks of this project
 
 class C3D(Encoder):
+    source = 'use --weights FILE with its Sports-1M weights, or --weights none'
     parts = (*c3d.MAPS, 'fc7')
     side = c3d.SIZE
 

@@ -26,6 +26,8 @@ METRICS = {'describe': ('CIDEr', 'Bleu_1', 'Bleu_2', 'Bleu_3', 'Bleu_4', 'ROUGE_
            'recognise': ('accuracy', 'mAP')}            # the keys are the tasks
 CAPTIONS_ONLY = ('captions_per_video', 'min_count', 'max_len', 'beam', 'reward', 'reward_after',
                  'word2vec')
+CHANGEABLE = ('epochs', 'patience', 'schedule', 'videos_per_batch', 'captions_per_video', 'max_len',
+              'beam', 'reward', 'reward_after', 'stage')        # when a run is resumed
 LEAST = {'seed': 0, 'reward_after': 0, 'reward_epochs': 0, 'even_mix': 0, 'rate': 1e-30,
          'reward_rate': 1e-30, 'clip': 1e-30, 'temperature': 1e-30}     # others: see check_number
 MOST = {'beam': 100, 'max_len': 1000, 'seed': 2 ** 32 - 1, 'dropout': 0.999, 'sampling': 0.999}
@@ -155,9 +157,8 @@ def unread_flags(paper, dataset, task):
         reasons['partial'] = f'all clips of {dataset} have features'
     if dataset != 'hmdb51':
         reasons['fold'] = f'only hmdb51 has several folds, {dataset} has not'
-    for name in ('reward', 'reward_after'):
-        if name not in paper.fields():
-            reasons[name] = f'{paper.name}.py does not use it'
+    rewards = {'reward', 'reward_after'} - paper.fields().keys()
+    reasons |= dict.fromkeys(rewards, f'{paper.name}.py does not use it')
     if task == 'recognise':
         reasons |= dict.fromkeys(CAPTIONS_ONLY, f'{paper.name} generates no captions here, it '
                                                 'recognises actions')
@@ -185,7 +186,7 @@ def parse(argv):
         run = checkpoints.restore(checkpoint, path, first.root)
         model = run.paper.name
         dataset = run.dataset.name
-        task = run.task
+        task = run.training.task
     data.choose('--dataset', dataset, datasets.NAMES)
     paper = runs.Paper(model)
     task = choose_task(paper, dataset, task)
@@ -207,7 +208,7 @@ def parse(argv):
     if args.amp and args.device.startswith('cpu'):
         raise BadInput('--amp needs a GPU: on a CPU bfloat16 is many times slower')
     if checkpoint:
-        change(run, args, checkpoint['state_dict'])
+        change(run, args)
     else:
         run = new_run(args, paper, dataset, task)
     if run.metric:
@@ -242,20 +243,16 @@ def newest_run(args):
 
 def given_settings(args):
     """-> {field: value} of the Config and Training fields that were given as flags"""
-    given = {}
-    for name, value in vars(args).items():
-        if name.startswith('cfg_') and value is not None:
-            given[name.removeprefix('cfg_')] = tuple(value) if isinstance(value, list) else value
-    return given
+    return {name.removeprefix('cfg_'): tuple(value) if isinstance(value, list) else value
+            for name, value in vars(args).items() if name.startswith('cfg_') and value is not None}
 
 
 def preset(paper, dataset, task, features=None):
     """-> {field: value} for a dataset, its task and features, where it differs from the paper"""
     values = {}
-    keys = [dataset.split('-')[0], dataset, f'{dataset}/{task}']        # puzzle, then puzzle-order
-    if features:
-        keys.append(f'{dataset}/{"+".join(features)}')
-    for key in keys:
+    several = '+'.join(features or ())
+    kind = dataset.split('-')[0]                        # puzzle, of puzzle-order
+    for key in (kind, dataset, f'{dataset}/{task}', f'{dataset}/{several}'):
         values |= paper.PRESETS.get(key, {})
     return values | {'task': task} if task else values
 
@@ -293,33 +290,16 @@ def check_number(name, value):
             raise BadInput(f'{flag(name)} {value}: must be from {least} to {most}')
 
 
-def check_paths(args):
-    """Refuse folders that cannot be made and files that are not there."""
-    for name in ('root', 'out'):
-        path = Path(getattr(args, name) or '.').absolute()
-        there = next(one for one in (path, *path.parents) if os.path.exists(one))
-        if not os.path.isdir(there) or there != path and not os.access(there, os.W_OK):
-            raise BadInput(f'--{name} {path}: cannot make this folder, because {there} is a file, '
-                           'or read-only')
-    if args.word2vec is not None and not os.path.isfile(args.word2vec):
-        raise BadInput(f'--word2vec {args.word2vec}: there is no such file')
-
-
 def check_model(run):
     """Build the model once on the sizes that the world of shapes will have, before it is rendered.
     So a model that does not suit them is refused at once."""
     users = [Path(path).stem for path in glob.glob('shapes/features/*', root_dir=run.dataset.root)]
     for name in run.cfg.features:
         data.choose('--features', name, dict.fromkeys([*shapes.FEATURES, *users]))
-    feats = {name: shapes.FEATURES.get(name) for name in run.cfg.features}
-    if None in feats.values():
-        return                                          # features that the user has put there
-    sizes = data.Sizes(feats, frames=16, vocab=66, captions=15000, classes=14, categories=8)
-    model = dataclasses.replace(run, sizes=sizes).outline()
-    need = sum(weight.numel() * weight.element_size() for weight in model.parameters())
-    if need > os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES'):
-        raise BadInput(f'{run.paper.name} has {need / 1e9:,.0f} GB of weights, more than the '
-                       'memory here: choose smaller sizes')
+    if set(run.cfg.features) <= shapes.FEATURES.keys():
+        feats = {name: shapes.FEATURES[name] for name in run.cfg.features}
+        sizes = data.Sizes(feats, frames=16, vocab=66, captions=15000, classes=14, categories=8)
+        dataclasses.replace(run, sizes=sizes).outline()
 
 
 def new_run(args, paper, dataset, task):
@@ -329,7 +309,8 @@ def new_run(args, paper, dataset, task):
     cfg, training = settings(paper, usual | given)
     for name in ('limit', 'seed'):
         check_number(name, getattr(args, name))
-    check_paths(args)
+    if args.word2vec is not None and not os.path.isfile(args.word2vec):
+        raise BadInput(f'--word2vec {args.word2vec}: there is no such file')
     if args.out and os.path.exists(Path(args.out) / 'last.pt') and 'stage' not in given:
         raise BadInput(f'{args.out} contains a run: add --resume to continue it, or choose another '
                        '--out')                         # with --stage, runs share a folder
@@ -344,16 +325,17 @@ def new_run(args, paper, dataset, task):
     return run
 
 
-def change(run, args, weights):
-    """Give the Run of last.pt the settings in the flags. The data, the model and what decides
-    which epoch is best cannot change. weights: those of last.pt"""
+def change(run, args):
+    """Give the Run of last.pt the settings in the flags. They may change how it is trained, but not
+    its data, its model and what decides which epoch is best."""
     given = given_settings(args)
     before = values_of(run.cfg, run.training)
     kept = {'model': run.paper.name, 'dataset': run.dataset.name, 'metric': run.metric,
             'split_scheme': run.dataset.scheme, 'word2vec': None, **vars(run.dataset),
             'seed': run.seed}
     for name, value in before.items():
-        if isinstance(value, (bool, tuple, str)) and name not in ('schedule', 'reward', 'stage'):
+        free = name in CHANGEABLE or name.endswith('_epochs') or isinstance(value, float)
+        if not free:
             kept[name] = value
     for name, value in kept.items():
         now = given.get(name, getattr(args, name, None))
@@ -361,16 +343,9 @@ def change(run, args, weights):
             raise BadInput(f'{flag(name)} {show(now)}: the run began with {show(value)}, and a '
                            'resumed run keeps its data, its model, its metric and its seed')
     run.given = run.given | given
-    stage = {'stage': before['stage']} if 'stage' in before else {}     # that of the weights
-    run.cfg, run.training = settings(run.paper, before | given | stage)
-    try:
-        checkpoints.check_weights(run.outline(), weights)
-    except BadInput:
-        changed = [f'{flag(name)} {show(value)}' for name, value in given.items()]
-        raise BadInput(f'{", ".join(changed)}: the weights in {run.path} do not fit, because a '
-                       'resumed run keeps its model; to change it, start a new run') from None
-    if stage:
-        run.cfg = dataclasses.replace(run.cfg, stage=run.given.get('stage', 'all'))
+    if 'stage' in before:                               # it was that of the weights
+        before['stage'] = run.given.get('stage', 'all')
+    run.cfg, run.training = settings(run.paper, before | given)
 
 
 def claim_folder(args, run):

@@ -1,29 +1,22 @@
 """The machine that we run on: its device, threads, files and locks."""
 import contextlib
+import fcntl
 import math
 import os
+import re
 from pathlib import Path
 
 import torch
 
 from data import BadInput
 
-try:
-    import fcntl
-except ImportError:                                     # Windows has no such locks
-    fcntl = None
-
 
 # ------------------------------------------------------- device and threads
 def check_device(name):
     """Refuse a --device that cannot be used here, before any work is done."""
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = torch.device('meta')
-    if device.type not in ('cpu', 'cuda'):
+    if not re.fullmatch(r'cpu|cuda(:\d\d?)?', name):
         raise BadInput(f'--device {name}: choose cpu, cuda or cuda:N')
-    if device.type == 'cuda' and (device.index or 0) >= torch.cuda.device_count():
+    if name != 'cpu' and (torch.device(name).index or 0) >= torch.cuda.device_count():
         raise BadInput(f'--device {name}: torch finds no such GPU here; use --device cpu')
 
 
@@ -54,7 +47,6 @@ def slowed_down(pace, seconds, kind, window=10):
     return slow and best > 0
 
 
-
 # ------------------------------------------------------- files
 @contextlib.contextmanager
 def replacing(path):
@@ -68,7 +60,8 @@ def replacing(path):
         yield temporary
         os.replace(temporary, path)
     except (OSError, RuntimeError) as error:            # torch.save on a full disk: RuntimeError
-        raise BadInput(f'cannot write {path}: {error}') from None
+        raise BadInput(f'cannot write {path}: {error}; free some disk space, or choose another '
+                       'folder') from None
     finally:
         if temporary != path:
             with contextlib.suppress(OSError):
@@ -80,22 +73,22 @@ def locked(folder, waiting=''):
     """Lock a folder that this process writes to. If another process has locked it, print `waiting`
     and wait, or refuse if there is nothing to print. The lock ends with the process, even if the
     process is killed."""
-    if fcntl is None:
-        yield
-        return
     handle = os.open(folder, os.O_RDONLY)
+    try:
+        lock(handle, folder, waiting)
+        yield
+    finally:
+        os.close(handle)
+
+
+def lock(handle, folder, waiting):
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         if not waiting:
-            os.close(handle)
             raise BadInput(f'{folder} is in use by another process: wait until it ends, or choose '
                            'another folder') from None
         print(waiting, flush=True)
         fcntl.flock(handle, fcntl.LOCK_EX)
     except OSError:
         pass                                            # some network disks have no locks
-    try:
-        yield
-    finally:
-        os.close(handle)

@@ -145,12 +145,8 @@ class Run:
     device: str = 'cpu'
 
     @property
-    def task(self):
-        return self.training.task if self.paper.Captioner else 'recognise'
-
-    @property
     def recognises(self):
-        return self.task == 'recognise'
+        return self.training.task == 'recognise'
 
     @property
     def file(self):
