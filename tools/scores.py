@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import evaluate
-from tools import machine, runs
+from tools import java, machine, runs
 
 
 def fingerprint(run, corpus):
@@ -41,6 +41,7 @@ def full_scores(run, model, corpus):
                                                 for i, row in stored['videos'].items()}
     except (OSError, ValueError, KeyError, TypeError):
         pass                                            # not scored yet, or by another version
+    java.check_java()
     found = evaluate.evaluate(run, model, corpus, run.training.beam, quick=False)
     write_scores(path, [run], corpus, found, key)
     return found
