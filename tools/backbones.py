@@ -21,8 +21,6 @@ from shapes import networks, world
 from tools import i3d
 
 BOXES = 10                      # regions per frame
-FRAME = (224, 224)              # size of the noise that calibrates a network for frames
-CHUNK = (16, 112, 112)          # the same, for chunks of frames
 
 
 @dataclass
@@ -106,7 +104,8 @@ class Images(Encoder):
                            'use --weights FILE, or choose another --encoder, such as i3d, or '
                            '--weights none (random)') from None
         if weights == 'none':
-            calibrate(net, net.get_submodule(self.body), CHUNK if self.chunks else FRAME)
+            size = (16, 112, 112) if self.chunks else (224, 224)
+            calibrate(net, net.get_submodule(self.body), size)
         elif not published:
             load_file(net, name, weights)
         return net

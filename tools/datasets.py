@@ -328,12 +328,10 @@ def read_by_hash(name, folder, split):
     8 : 1 : 1. So a video is in the same split everywhere, however many there are."""
     found = []
     for part in PARTS:
-        try:
+        with contextlib.suppress(FileNotFoundError):    # test captions are not always public
             found.append(READERS[name](folder, part))
-        except FileNotFoundError as error:              # test captions are not always public
-            missing = error
     if not found:
-        raise missing
+        READERS[name](folder, split)                    # says which file is missing
     whole = Corpus(f'{name}-hash', split, categories=found[0].categories)
     for corpus in found:
         whole.captions |= corpus.captions
@@ -351,7 +349,7 @@ class Dataset:
     """Where the data of a run comes from"""
     name: str = 'shapes'
     root: str = 'data'              # folder that contains NAME/
-    scheme: str = 'official'        # one of SCHEMES
+    scheme: str = 'official'        # one of schemes(name)
     fold: int = 1                   # hmdb51: 1, 2 or 3
     limit: int = None               # use only this many videos of each split
     partial: bool = False           # use only the videos that have features
@@ -385,8 +383,7 @@ class Dataset:
         corpus.features = {kind: self.open_features(folder, kind) for kind in kinds}
         if self.partial:
             self.keep_partial(corpus)
-        if self.limit:
-            corpus.keep(corpus.ids[:self.limit])
+        corpus.keep(corpus.ids[:self.limit])
         return corpus
 
     def advice(self):
@@ -465,9 +462,6 @@ def check_features(corpora):
     """Check the features of all videos in these splits.
     -> {kind: shape of one frame's feature}, most frames of any video"""
     ids = [video for corpus in corpora for video in corpus.ids]
-    shapes_found = {}
-    most = 0
-    for kind, features in corpora[0].features.items():
-        shapes_found[kind], frames = features.check(ids)
-        most = max(most, frames)
-    return shapes_found, most
+    found = {kind: features.check(ids) for kind, features in corpora[0].features.items()}
+    most = max(frames for _, frames in found.values())
+    return {kind: shape for kind, (shape, _) in found.items()}, most

@@ -121,8 +121,8 @@ def field_flags(paper, dataset, task):
         elif kind is tuple:
             options = {'nargs': '+', 'metavar': 'NAME'}
         text = comments.get(name, '')
-        choices = paper.choices.get(name, ())
-        if not all(choice in text for choice in choices):
+        choices = getattr(paper.module, f'{name.upper()}S', ())     # VARIANTS, of `variant`
+        if kind is str and not all(choice in text for choice in choices):
             text = f'{", ".join(choices)}; {text}'
         if name == 'reward':
             text += f': {", ".join(evaluate.REWARDS)}, or several, joined by +'

@@ -55,16 +55,12 @@ class Paper:
                            f'{", ".join(papers())}')
         module = importlib.import_module(name)
         self.name = name
+        self.module = module
         for part, default in PARTS.items():
             setattr(self, part, getattr(module, part, default))
         self.VIEW = {'attention': view_attention, 'bars': {}, 'legend': '', 'parts': 1, **self.VIEW}
         self.check()
         self.tasks = [task for task, part in TASKS.items() if getattr(self, part)]
-        self.choices = {}                               # VARIANTS are the choices of `variant`
-        for name, field in self.fields().items():
-            found = getattr(module, f'{name.upper()}S', None)
-            if isinstance(field.default, str) and found:
-                self.choices[name] = tuple(found)
 
     def check(self):
         """Refuse a file that lacks a required part, before any work is done."""
