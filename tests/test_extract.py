@@ -492,7 +492,7 @@ def test_msvd_clips_get_the_ids_of_the_captions(tmp_path):
 
 def test_msvd_needs_the_mapping_before_extraction_starts(folder, tmp_path):
     (tmp_path / 'msvd').mkdir()
-    refused('these have names such as a; put youtube_mapping.txt', run, folder, tmp_path,
+    refused('needs names such as vid1, not a; put youtube_mapping.txt', run, folder, tmp_path,
             '--dataset', 'msvd')
     (tmp_path / 'msvd' / 'youtube_mapping.txt').write_text('a ../../ESCAPED\n')
     refused('line 1: expected .YOUTUBEID_START_END vidN.', run, folder, tmp_path,

@@ -25,7 +25,7 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize('line, message', [
-    ('--model foo', '--model foo: there is no foo.py .*there are astar, c3d'),
+    ('--model foo', '--model foo: choose one of astar, c3d'),
     ('--dataset foo', '--dataset foo: choose one of folder, hmdb51'),
     ('--root', 'argument --root: expected one argument'),
     ('--no-such-flag', 'unrecognized arguments: --no-such-flag'),

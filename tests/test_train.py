@@ -337,7 +337,7 @@ def test_a_folder_that_cannot_be_made_or_is_taken_is_reported(finished, root, tm
     (tmp_path / 'file').write_text('')
     with pytest.raises(BadInput, match='cannot make the folder .*/file/run: .*Not a directory'):
         train.main(flags('stats', root, tmp_path / 'file' / 'run'))
-    with pytest.raises(BadInput, match='contains a run: add --resume to continue it'):
+    with pytest.raises(BadInput, match='contains a run: add --resume, or choose'):
         train.main(flags('stats', root, finished['stats']))
 
 

@@ -101,8 +101,7 @@ class Images(Encoder):
             net = models.get_model(name, weights=published, **self.options).eval()
         except OSError as error:                        # no connection, or the disk is full
             raise BadInput(f'cannot download {published.url} ({error}); download it elsewhere and '
-                           'use --weights FILE, or choose another --encoder, such as i3d, or '
-                           '--weights none (random)') from None
+                           'use --weights FILE, or choose another --encoder') from None
         if weights == 'none':
             size = (16, 112, 112) if self.chunks else (224, 224)
             calibrate(net, net.get_submodule(self.body), size)

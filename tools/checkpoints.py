@@ -17,8 +17,7 @@ def read_checkpoint(path):
     if path.is_dir():
         path = path / 'best.pt'
     if not path.is_file():
-        raise BadInput(f'{path}: there is no such checkpoint; a run is a folder that train.py '
-                       'made, such as runs/stats-shapes')
+        raise BadInput(f'{path}: there is no such checkpoint; a run is a folder that train.py made')
     try:
         with zipfile.ZipFile(path) as archive:          # torch itself overlooks a changed byte
             stored = all(one.compress_type == zipfile.ZIP_STORED for one in archive.infolist())
@@ -95,8 +94,7 @@ def check_checkpoint(checkpoint, paper):
         raise BadInput('a count, or the loss so far, is missing or out of range')
     words = checkpoint['vocab'] or []
     if len(words) != checkpoint['sizes']['vocab']:
-        raise BadInput(f'the vocabulary of {len(words)} words is not the one that the model was '
-                       'trained with')
+        raise BadInput(f'the vocabulary of {len(words)} words is not the one of the weights')
 
 
 def restore(checkpoint, path, root, device='cpu'):
@@ -144,8 +142,7 @@ def load(path, root='data', device='cpu'):
 
 def load_all(args):
     """-> [(run, model)], all of the same dataset, with the beam and step that the flags give"""
-    machine.check_device(args.device)
-    machine.set_threads(args.threads)
+    machine.set_up(args.device, args.threads)
     if args.beam is not None and not 1 <= args.beam <= 100:
         raise BadInput(f'--beam {args.beam}: the beam width must be from 1 to 100')
     loaded = [load(path, args.root, args.device) for path in args.runs]
@@ -153,8 +150,7 @@ def load_all(args):
     for run, model in loaded:
         if run.dataset != first.dataset:
             raise BadInput(f'{run.path} was trained on {run.dataset.name}, {first.path} on '
-                           f'{first.dataset.name}, or with another split or --limit: runs that '
-                           'are used together need the same videos')
+                           f'{first.dataset.name}, or on another part of it; choose the same')
         run.training.beam = args.beam or run.training.beam
         if args.step and 'step' not in run.paper.fields():
             raise BadInput(f'--step {args.step}: {run.path} is not a run of vre')

@@ -43,8 +43,7 @@ def unpack(path):
                             raise ValueError(f'{name} has more than {LARGEST:,} bytes')
                         return content
         except Exception as error:                      # damaged, encrypted, unknown compression
-            raise BadInput(f'{source}: cannot be unpacked ({error}); unpack it yourself, or '
-                           'download it again') from None
+            raise BadInput(f'{source}: cannot be unpacked ({error}); unpack it yourself') from None
     raise FileNotFoundError(path)
 
 
@@ -362,8 +361,7 @@ class Dataset:
             return shapes.prepare(self.root, self.limit, kinds, split)
         folder = Path(self.root) / self.name
         if not os.path.isdir(folder):
-            raise BadInput(f'{folder}: there is no such folder; --root must name the folder that '
-                           f'contains {self.name}/')
+            raise BadInput(f'{folder}: there is no such folder; --root must contain {self.name}/')
         return folder
 
     def split(self, split, kinds=()):

@@ -110,8 +110,7 @@ def settings_of(name, info):
     part = info.get('part', name.removeprefix('c3d_') if encoder == 'c3d' else '')
     encoder = RECORDED.get(encoder, encoder)
     if encoder not in ENCODERS:
-        raise BadInput(f'it is not recorded how the features {name!r} were made, so a new clip '
-                       f'cannot get them; write "encoder" (one of {", ".join(ENCODERS)}), '
+        raise BadInput(f'it is not recorded how the features {name!r} were made; write "encoder", '
                        f'"weights" and "sampling" into {name}.json or {name}/info.json')
     parts = ENCODERS[encoder].parts
     if part not in parts:

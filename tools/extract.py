@@ -57,8 +57,7 @@ def find_videos(folder, names=None):
     if not videos:
         raise BadInput(f'--videos {folder}: there is no video in it (looked for {ENDINGS})')
     if names is not None and not any(re.fullmatch(r'vid\d+', name) for name in videos):
-        raise BadInput(f'--videos {folder}: the captions of msvd call the videos vid1 to vid1970, '
-                       f'but these have names such as {next(iter(videos))}; put '
+        raise BadInput(f'--videos {folder}: msvd needs names such as vid1, not {min(videos)}; put '
                        'youtube_mapping.txt, which translates them, beside the captions')
     return sorted(videos.items())
 
@@ -158,8 +157,7 @@ def parse(argv):
         parser.error('--dataset and --videos are needed')
     if args.labels and args.encoder != 'i3d':
         raise BadInput(f'--labels: {args.encoder} does not recognise actions; use --encoder i3d')
-    machine.check_device(args.device)
-    machine.set_threads(args.threads)
+    machine.set_up(args.device, args.threads)
     if args.workers < 0:
         raise BadInput(f'--workers {args.workers}: use 0 to decode in this process, or more')
     if args.dataset in datasets.LABELS_ONLY and args.encoder == 'googlenet' and not args.sampling:

@@ -203,8 +203,7 @@ def parse(argv):
             raise BadInput(f'{flag(name)} is empty: give a value, or leave the flag out')
         if name in unread and value is not None:
             raise BadInput(f'{flag(name)} {value}: {unread[name]}')
-    machine.check_device(args.device)
-    machine.set_threads(args.threads)
+    machine.set_up(args.device, args.threads)
     if args.amp and args.device.startswith('cpu'):
         raise BadInput('--amp needs a GPU: on a CPU bfloat16 is many times slower')
     if checkpoint:
@@ -224,9 +223,8 @@ def choose_task(paper, dataset, given):
     if dataset == 'shapes':
         taught = tuple(METRICS)
     if task not in paper.tasks or task not in taught:
-        raise BadInput(f'--task {task}: {paper.name}.py can {" or ".join(paper.tasks)}, and the '
-                       f'dataset {dataset} can teach to {" or ".join(taught)}: choose another '
-                       '--model, --dataset or --task')
+        raise BadInput(f'--task {task}: {paper.name}.py can {" or ".join(paper.tasks)}, and '
+                       f'--dataset {dataset} can teach to {" or ".join(taught)}: choose another')
     return task
 
 
@@ -310,8 +308,8 @@ def new_run(args, paper, dataset, task):
     if args.word2vec is not None and not os.path.isfile(args.word2vec):
         raise BadInput(f'--word2vec {args.word2vec}: there is no such file')
     if args.out and os.path.exists(Path(args.out) / 'last.pt') and 'stage' not in given:
-        raise BadInput(f'{args.out} contains a run: add --resume to continue it, or choose another '
-                       '--out')                         # with --stage, runs share a folder
+        # With --stage, several runs share a folder.
+        raise BadInput(f'{args.out} contains a run: add --resume, or choose another --out')
     seed = args.seed or 0
     source = datasets.Dataset(
         dataset, args.root, args.split_scheme or 'official', args.fold or 1, args.limit,
@@ -338,8 +336,8 @@ def change(run, args):
     for name, value in kept.items():
         now = given.get(name, getattr(args, name, None))
         if now not in (None, value):
-            raise BadInput(f'{flag(name)} {show(now)}: the run began with {show(value)}, and a '
-                           'resumed run keeps its data, its model, its metric and its seed')
+            raise BadInput(f'{flag(name)} {show(now)}: the run began with {show(value)}; start a '
+                           'new run to change it')
     run.given = run.given | given
     if 'stage' in before:                               # it was that of the weights
         before['stage'] = run.given.get('stage', 'all')

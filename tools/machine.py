@@ -12,21 +12,16 @@ from data import BadInput
 
 
 # ------------------------------------------------------- device and threads
-def check_device(name):
-    """Refuse a --device that cannot be used here, before any work is done."""
-    if not re.fullmatch(r'cpu|cuda(:\d\d?)?', name):
-        raise BadInput(f'--device {name}: choose cpu, cuda or cuda:N')
-    if name != 'cpu' and (torch.device(name).index or 0) >= torch.cuda.device_count():
-        raise BadInput(f'--device {name}: torch finds no such GPU here; use --device cpu')
-
-
-def set_threads(count):
-    """--threads: how many threads compute. None: one per core, or what OMP_NUM_THREADS says"""
-    if count is None:
-        return
-    if not 1 <= count <= os.cpu_count():
-        raise BadInput(f'--threads {count}: choose from 1 to {os.cpu_count()}, the number of cores')
-    torch.set_num_threads(count)
+def set_up(device, threads):
+    """Refuse a --device that cannot be used here; set how many threads compute. threads: None means
+    one per core, or what OMP_NUM_THREADS says"""
+    if not re.fullmatch(r'cpu|cuda(:\d\d?)?', device):
+        raise BadInput(f'--device {device}: choose cpu, cuda or cuda:N')
+    if device != 'cpu' and (torch.device(device).index or 0) >= torch.cuda.device_count():
+        raise BadInput(f'--device {device}: torch finds no such GPU here; use --device cpu')
+    if threads is not None and not 1 <= threads <= os.cpu_count():
+        raise BadInput(f'--threads {threads}: choose from 1 to {os.cpu_count()}, the cores here')
+    torch.set_num_threads(threads or torch.get_num_threads())
 
 
 SLOW = ('Steps take three times as long as before. Probably other programs use the same cores, and '
@@ -60,8 +55,7 @@ def replacing(path):
         yield temporary
         os.replace(temporary, path)
     except (OSError, RuntimeError) as error:            # torch.save on a full disk: RuntimeError
-        raise BadInput(f'cannot write {path}: {error}; free some disk space, or choose another '
-                       'folder') from None
+        raise BadInput(f'cannot write {path}: {error}; free some disk space') from None
     finally:
         if temporary != path:
             with contextlib.suppress(OSError):
@@ -80,8 +74,7 @@ def locked(folder, waiting=''):
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if not waiting:
-                raise BadInput(f'{folder} is in use by another process: wait until it ends, or '
-                               'choose another folder') from None
+                raise BadInput(f'{folder} is in use by another process; wait for its end') from None
             print(waiting, flush=True)
             fcntl.flock(handle, fcntl.LOCK_EX)
         except OSError:

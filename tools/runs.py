@@ -50,9 +50,7 @@ class Paper:
     """A paper's file and what it contains. Optional parts that it lacks get a default."""
 
     def __init__(self, name):
-        if name not in papers():
-            raise BadInput(f'--model {name}: there is no {name}.py beside train.py; there are '
-                           f'{", ".join(papers())}')
+        data.choose('--model', name, papers())
         module = importlib.import_module(name)
         self.name = name
         self.module = module
@@ -79,8 +77,7 @@ class Paper:
         if self.stages and 'stage' not in self.fields():
             missing.append('the field `stage` in Config, which stages() needs')
         if missing:
-            raise BadInput(f'{self.name}.py lacks {", ".join(missing)}: the docstring of train.py '
-                           'says what a paper must contain')
+            raise BadInput(f'{self.name}.py lacks {", ".join(missing)}: see the top of train.py')
 
     def fields(self):
         """-> {name: dataclass field} of Config"""
