@@ -19,9 +19,10 @@ def set_up(device, threads):
         raise BadInput(f'--device {device}: choose cpu, cuda or cuda:N')
     if device != 'cpu' and (torch.device(device).index or 0) >= torch.cuda.device_count():
         raise BadInput(f'--device {device}: torch finds no such GPU here; use --device cpu')
-    if threads is not None and not 1 <= threads <= os.cpu_count():
-        raise BadInput(f'--threads {threads}: choose from 1 to {os.cpu_count()}, the cores here')
-    torch.set_num_threads(threads or torch.get_num_threads())
+    if threads is not None:
+        if not 1 <= threads <= os.cpu_count():
+            raise BadInput(f'--threads {threads}: choose from 1 to {os.cpu_count()}, all cores here')
+        torch.set_num_threads(threads)
 
 
 SLOW = ('Steps take three times as long as before. Probably other programs use the same cores, and '
