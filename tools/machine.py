@@ -21,7 +21,7 @@ def set_up(device, threads):
         raise BadInput(f'--device {device}: torch finds no such GPU here; use --device cpu')
     if threads is not None:
         if not 1 <= threads <= os.cpu_count():
-            raise BadInput(f'--threads {threads}: choose from 1 to {os.cpu_count()}, all cores here')
+            raise BadInput(f'--threads {threads}: choose from 1 to {os.cpu_count()}, all cores')
         torch.set_num_threads(threads)
 
 
