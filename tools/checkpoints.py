@@ -150,7 +150,7 @@ def load_all(args):
     for run, model in loaded:
         if run.dataset != first.dataset:
             raise BadInput(f'{run.path} was trained on {run.dataset.name}, {first.path} on '
-                           f'{first.dataset.name}, or on another part of it; choose the same')
+                           f'{first.dataset.name}, or with another split or --limit: use one alone')
         run.training.beam = args.beam or run.training.beam
         if args.step and 'step' not in run.paper.fields():
             raise BadInput(f'--step {args.step}: {run.path} is not a run of vre')
