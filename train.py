@@ -129,7 +129,7 @@ def save(path, checkpoint):
             torch.save(checkpoint, temporary)
     except BadInput as error:
         kept = f'the previous {path.name} is intact' if path.exists() else 'nothing was saved yet'
-        raise BadInput(f'{error}. Free some disk space or choose another --out; {kept}') from None
+        raise BadInput(f'{error}; {kept}') from None
 
 
 def snapshot(run, stage, progress):
@@ -339,9 +339,9 @@ def start_stage(run, model, name, vectors):
 
 def continue_stage(run, stage, checkpoint):
     """Load the weights, the optimizer and the random numbers of last.pt -> Progress"""
-    checkpoints.load_weights(stage.model, checkpoint, run.path)
     parameters = stage.optimizer.param_groups[0]['params']
     try:
+        stage.model.load_state_dict(checkpoint['state_dict'])
         for number, found in checkpoint['optimizer']['state'].items():
             forms = dict.fromkeys(REMEMBERED[run.training.optimizer], parameters[number].detach())
             checkpoints.check_forms(found, forms | {'step': torch.tensor(0.0)})
@@ -355,7 +355,7 @@ def continue_stage(run, stage, checkpoint):
 
 
 def train_all(run, splits, args, checkpoint):
-    """Train all stages, or those from the checkpoint on -> run and model of the last stage"""
+    """Train all stages, or those from the checkpoint on."""
     train, val = splits
     stages = run.stages()
     if checkpoint:
@@ -380,7 +380,6 @@ def train_all(run, splits, args, checkpoint):
         train_stage(run, stage, progress, val, args)
         if process()[1] > 1:
             dist.barrier()                              # until process 0 has written best.pt
-    return run, stage.model
 
 
 def join_processes(args):
@@ -394,7 +393,7 @@ def join_processes(args):
 
 
 def train_run(run, splits, args, checkpoint):
-    """Train in the folder of the run, which no other process uses -> run and model, as train_all"""
+    """Train in the folder of the run, which no other process uses."""
     rank, world = process()
     if rank == 0:
         log.repair(run, checkpoint['entry'] if checkpoint else {})
@@ -404,7 +403,7 @@ def train_run(run, splits, args, checkpoint):
     if world == 1:                                      # while training, Ctrl-C saves first
         before = {name: signal.signal(name, interrupt) for name in (signal.SIGINT, signal.SIGTERM)}
     try:
-        return train_all(run, splits, args, checkpoint)
+        train_all(run, splits, args, checkpoint)
     finally:
         for name, handler in before.items():
             signal.signal(name, handler)
@@ -433,13 +432,13 @@ def main(argv):
     run.path = Path(folder[0])
     say(runs.summary(run, train, val))
     with machine.locked(run.path) if rank == 0 else contextlib.nullcontext():
-        run, model = train_run(run, (train, val), args, checkpoint)
+        train_run(run, (train, val), args, checkpoint)
     if world > 1:
         dist.destroy_process_group()
     if rank == 0 and (run.path / 'best.pt').exists():
         try:
-            checkpoints.load_weights(model, checkpoints.read_checkpoint(run.path), run.path)
-            evaluate.report([run], model.eval(), runs.open_split(run))
+            run, model = checkpoints.load(run.path, run.dataset.root, run.device)
+            evaluate.report([run], model, runs.open_split(run))
         except KeyboardInterrupt:
             print(f'\nstopped; the run is whole, and its scores are made by: '
                   f'python evaluate.py {run.path}{root_flag(run)}', file=sys.stderr)

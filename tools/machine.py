@@ -1,39 +1,28 @@
 """The machine that we run on: its device, threads, files and locks."""
 import contextlib
+import fcntl
 import math
 import os
+import re
 from pathlib import Path
 
 import torch
 
 from data import BadInput
 
-try:
-    import fcntl
-except ImportError:                                     # Windows has no such locks
-    fcntl = None
-
 
 # ------------------------------------------------------- device and threads
-def check_device(name):
-    """Refuse a --device that cannot be used here, before any work is done."""
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = torch.device('meta')
-    if device.type not in ('cpu', 'cuda'):
-        raise BadInput(f'--device {name}: choose cpu, cuda or cuda:N')
-    if device.type == 'cuda' and (device.index or 0) >= torch.cuda.device_count():
-        raise BadInput(f'--device {name}: torch finds no such GPU here; use --device cpu')
-
-
-def set_threads(count):
-    """--threads: how many threads compute. None: one per core, or what OMP_NUM_THREADS says"""
-    if count is None:
-        return
-    if not 1 <= count <= os.cpu_count():
-        raise BadInput(f'--threads {count}: choose from 1 to {os.cpu_count()}, the number of cores')
-    torch.set_num_threads(count)
+def set_up(device, threads):
+    """Refuse a --device that cannot be used here; set how many threads compute. threads: None means
+    one per core, or what OMP_NUM_THREADS says"""
+    if not re.fullmatch(r'cpu|cuda(:\d\d?)?', device):
+        raise BadInput(f'--device {device}: choose cpu, cuda or cuda:N')
+    if device != 'cpu' and (torch.device(device).index or 0) >= torch.cuda.device_count():
+        raise BadInput(f'--device {device}: torch finds no such GPU here; use --device cpu')
+    if threads is not None:
+        if not 1 <= threads <= os.cpu_count():
+            raise BadInput(f'--threads {threads}: choose from 1 to {os.cpu_count()}, all cores')
+        torch.set_num_threads(threads)
 
 
 SLOW = ('Steps take three times as long as before. Probably other programs use the same cores, and '
@@ -53,7 +42,6 @@ def slowed_down(pace, seconds, kind, window=10):
     return slow and best > 0
 
 
-
 # ------------------------------------------------------- files
 @contextlib.contextmanager
 def replacing(path):
@@ -67,7 +55,7 @@ def replacing(path):
         yield temporary
         os.replace(temporary, path)
     except (OSError, RuntimeError) as error:            # torch.save on a full disk: RuntimeError
-        raise BadInput(f'cannot write {path}: {error}') from None
+        raise BadInput(f'cannot write {path}: {error}; free some disk space') from None
     finally:
         if temporary != path:
             with contextlib.suppress(OSError):
@@ -79,22 +67,16 @@ def locked(folder, waiting=''):
     """Lock a folder that this process writes to. If another process has locked it, print `waiting`
     and wait, or refuse if there is nothing to print. The lock ends with the process, even if the
     process is killed."""
-    if fcntl is None:
+    with contextlib.ExitStack() as stack:
+        handle = os.open(folder, os.O_RDONLY)
+        stack.callback(os.close, handle)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not waiting:
+                raise BadInput(f'{folder} is in use by another process; wait for its end') from None
+            print(waiting, flush=True)
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        except OSError:
+            pass                                        # some network disks have no locks
         yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        if not waiting:
-            os.close(handle)
-            raise BadInput(f'{folder} is in use by another process: wait until it ends, or choose '
-                           'another folder') from None
-        print(waiting, flush=True)
-        fcntl.flock(handle, fcntl.LOCK_EX)
-    except OSError:
-        pass                                            # some network disks have no locks
-    try:
-        yield
-    finally:
-        os.close(handle)

@@ -4,10 +4,12 @@ train.py makes a Run and saves it with every checkpoint; evaluate.py and the oth
 The docstring of train.py explains what a paper's file must and may offer.
 """
 import argparse
+import contextlib
 import dataclasses
 import importlib
 import math
 import os
+import re
 import shlex
 import signal
 import sys
@@ -24,6 +26,10 @@ from tools import datasets
 FORMAT = 2                                              # version of the checkpoint format
 TOP = Path(__file__).resolve().parents[1]
 HOUSE = ('data', 'decode', 'train', 'evaluate')         # top-level files that are not papers
+PARTS = {'Captioner': None, 'Recogniser': None, 'Config': None, 'stages': None, 'PRESETS': {},
+         'TASK_FIELDS': {}, 'SHARED_BUFFERS': (), 'VIEW': {}}   # of a paper, and their defaults
+METHODS = {'Captioner': ('encode', 'step', 'forward'), 'Recogniser': ('forward', 'predict')}
+TASKS = {'describe': 'Captioner', 'recognise': 'Recogniser'}
 
 
 def view_attention(aux):
@@ -31,43 +37,28 @@ def view_attention(aux):
     (T, L) or (T, F, L) -> (T, F, L), or None if it contains neither"""
     frames = aux.get('frames')
     space = aux.get('space')
-    if frames is None and space is None:
-        return None
+    if frames is not None:
+        frames = frames[:, :, None]
     if space is None:
-        return frames[:, :, None]
+        return frames
     if space.dim() == 3:
         return space
-    if frames is None:
-        return space[:, None]
-    return frames[:, :, None] * space[:, None]
+    return space[:, None] if frames is None else frames * space[:, None]
 
 
 class Paper:
     """A paper's file and what it contains. Optional parts that it lacks get a default."""
 
     def __init__(self, name):
-        if name not in papers():
-            raise BadInput(f'--model {name}: there is no {name}.py beside train.py; there are '
-                           f'{", ".join(papers())}')
+        data.choose('--model', name, papers())
         module = importlib.import_module(name)
         self.name = name
-        self.Captioner = getattr(module, 'Captioner', None)
-        self.Recogniser = getattr(module, 'Recogniser', None)
-        self.Config = getattr(module, 'Config', None)
-        self.PRESETS = getattr(module, 'PRESETS', {})
-        self.TASK_FIELDS = getattr(module, 'TASK_FIELDS', {})
-        self.SHARED_BUFFERS = getattr(module, 'SHARED_BUFFERS', ())
-        self.VIEW = {'attention': view_attention, 'bars': {}, 'legend': '', 'parts': 1,
-                     **getattr(module, 'VIEW', {})}
-        self.stages = getattr(module, 'stages', None)
+        self.module = module
+        for part, default in PARTS.items():
+            setattr(self, part, getattr(module, part, default))
+        self.VIEW = {'attention': view_attention, 'bars': {}, 'legend': '', 'parts': 1, **self.VIEW}
         self.check()
-        self.tasks = [task for task, part in (('describe', self.Captioner),
-                                              ('recognise', self.Recogniser)) if part]
-        self.choices = {}                               # VARIANTS are the choices of `variant`
-        for name, field in self.fields().items():
-            found = getattr(module, f'{name.upper()}S', None)
-            if isinstance(field.default, str) and found:
-                self.choices[name] = tuple(found)
+        self.tasks = [task for task, part in TASKS.items() if getattr(self, part)]
 
     def check(self):
         """Refuse a file that lacks a required part, before any work is done."""
@@ -78,16 +69,15 @@ class Paper:
             missing.append('the field `features` in Config')
         if self.Captioner is None and self.Recogniser is None:
             missing.append('a class Captioner (or Recogniser)')
-        for kind, methods in ((self.Captioner, ('encode', 'step', 'forward')),
-                              (self.Recogniser, ('forward', 'predict'))):
-            for method in methods if kind else ():
-                if getattr(kind, method, None) is getattr(torch.nn.Module, method, None):
-                    missing.append(f'{kind.__name__}.{method}')
+        for kind, methods in METHODS.items():
+            for method in methods if getattr(self, kind) else ():
+                found = getattr(getattr(self, kind), method, None)
+                if found is getattr(torch.nn.Module, method, None):     # none of its own
+                    missing.append(f'{kind}.{method}')
         if self.stages and 'stage' not in self.fields():
             missing.append('the field `stage` in Config, which stages() needs')
         if missing:
-            raise BadInput(f'{self.name}.py lacks {", ".join(missing)}: the docstring of train.py '
-                           'says what a paper must contain')
+            raise BadInput(f'{self.name}.py lacks {", ".join(missing)}: see the top of train.py')
 
     def fields(self):
         """-> {name: dataclass field} of Config"""
@@ -149,12 +139,14 @@ class Run:
     device: str = 'cpu'
 
     @property
-    def task(self):
-        return self.training.task if self.paper.Captioner else 'recognise'
+    def recognises(self):
+        return self.training.task == 'recognise'
 
     @property
-    def recognises(self):
-        return self.task == 'recognise'
+    def file(self):
+        """The checkpoint that it is loaded from"""
+        path = Path(self.path)
+        return path if path.suffix == '.pt' else path / 'best.pt'
 
     @property
     def search(self):
@@ -165,9 +157,8 @@ class Run:
     @property
     def title(self):
         """Name for pictures and tables, such as "penalty-1 (sta, penalty 1)" """
-        path = Path(self.path).resolve()
-        name = path.name if path.suffix != '.pt' else f'{path.parent.name}/{path.stem}'
-        name = name.removesuffix('/best')
+        file = self.file.resolve()
+        name = f'{file.parent.name}/{file.stem}'.removesuffix('/best')
         facts = [self.paper.name]
         for field, value in self.given.items():
             if field in ('variant', 'pool', 'task', 'stage'):
@@ -185,13 +176,16 @@ class Run:
     def build(self):
         """-> a new model"""
         kind = self.paper.Recogniser if self.recognises else self.paper.Captioner
-        try:
+        with enough_memory():
             return kind(self.cfg, self.sizes).to(self.device)
-        except (RuntimeError, MemoryError) as error:
-            if no_memory(error):
-                raise BadInput(f'this {self.paper.name} does not fit into the memory: choose '
-                               'smaller sizes (--help lists them)') from None
-            raise
+
+    def outline(self):
+        """-> a model whose weights have sizes but no numbers, and so take no memory"""
+        try:
+            with torch.device('meta'):
+                return dataclasses.replace(self, device='meta').build()
+        except RuntimeError:                            # a paper that computes when it is built
+            return self.build()
 
     def checkpoint(self):
         """-> the part of a checkpoint that describes the run: plain values, and no paths"""
@@ -217,15 +211,18 @@ def open_split(run, split=None):
         corpus = run.dataset.split('val', kinds)
     if corpus.notes:
         print(datasets.count(corpus))
-    found, _ = datasets.check_features([corpus])
-    for name, shape in found.items():
-        if list(shape) != list(run.sizes.feats[name]):
-            raise BadInput(f'{corpus.features[name].path}: features of {shape} per frame, but the '
-                           f'run was trained on {run.sizes.feats[name]}')
-    if run.recognises and len(corpus.classes) != run.sizes.classes:
-        raise BadInput(f'{corpus.name} has {len(corpus.classes)} classes, but the run was trained '
-                       f'on {run.sizes.classes}')
+    measure(run, [corpus])
     return corpus
+
+
+def measure(run, corpora):
+    """-> Sizes of these splits, without words. A run that has Sizes already must have the same."""
+    feats, frames = datasets.check_features(corpora)
+    classes = len(corpora[0].classes)
+    if run.sizes and (feats, classes) != (run.sizes.feats, run.sizes.classes):
+        raise BadInput(f'{corpora[0].name} has features of {feats} per frame and {classes} classes '
+                       f'now, but the run began with {run.sizes.feats} and {run.sizes.classes}')
+    return data.Sizes(feats, frames, classes=classes, categories=len(corpora[0].categories))
 
 
 def open_all(loaded, split=None):
@@ -241,21 +238,12 @@ def open_training(run):
     training. Fills run.sizes, run.vocabulary and run.encoders from the data."""
     train = run.dataset.split('train', run.cfg.features)
     val = run.dataset.split('val', run.cfg.features)
-    feats, frames = datasets.check_features([train, val])
-    if run.sizes and run.sizes.feats != feats:
-        raise BadInput(f'the features have changed since the run began: {run.sizes.feats} then, '
-                       f'{feats} now')
-    sizes = data.Sizes(feats, frames, classes=len(train.classes), categories=len(train.categories))
+    sizes = measure(run, [train, val])
     if not run.recognises:
         captions = [caption for several in train.captions.values() for caption in several]
-        if not captions:
-            raise BadInput(f'{run.dataset.name} has action labels but no captions: '
-                           'use --model sta --task recognise, or --model c3d')
         run.vocabulary = run.vocabulary or data.Vocabulary.build(captions, run.training.min_count)
         sizes.vocab = len(run.vocabulary)
         sizes.captions = len(captions)
-    elif not train.classes:
-        raise BadInput(f'{run.dataset.name} has no action labels, which --task recognise needs')
     run.sizes = sizes
     run.encoders = {name: features.info for name, features in train.features.items()}
     return train, val
@@ -277,11 +265,8 @@ def summary(run, train, val):
 def output(run, name, ending):
     """-> path RUN/name.ending. For a checkpoint other than best.pt, the name of the checkpoint is
     added, as in captions-best-joint.json."""
-    path = Path(run.path)
-    if path.suffix != '.pt':
-        return path / f'{name}{ending}'
-    suffix = '' if path.name == 'best.pt' else f'-{path.stem}'
-    return path.parent / f'{name}{suffix}{ending}'
+    suffix = '' if run.file.stem == 'best' else f'-{run.file.stem}'
+    return run.file.parent / f'{name}{suffix}{ending}'
 
 
 class Parser(argparse.ArgumentParser):
@@ -306,14 +291,27 @@ def add_flags(parser, count='+', captions=True):
         add('--step', type=int, choices=(1, 2),
             help='vre: captions after watching once (1) or twice (2) (default: 2)')
     add('--root', default='data', help='folder of the dataset (default: data)')
-    add('--device', default='cuda' if torch.cuda.is_available() else 'cpu',
-        help='cpu or cuda (default: %(default)s)')
-    add('--threads', type=int, metavar='N', help='threads that compute (default: one per core); '
-        'use 1 if other programs are busy')
+    add_machine_flags(parser)
 
 
-def no_memory(error):
-    return isinstance(error, MemoryError) or 'memory' in str(error) or 'overflow' in str(error)
+def add_machine_flags(parser):
+    """The flags of all commands that run networks"""
+    device = 'cuda' if torch.cuda.is_available() else 'cpu'
+    parser.add_argument('--device', default=device, metavar='NAME',
+                        help='cpu or cuda (default: %(default)s)')
+    parser.add_argument('--threads', type=int, metavar='INT', help='threads that compute; 1 if '
+                        'other programs are busy (default: one per core)')
+
+
+@contextlib.contextmanager
+def enough_memory():
+    """Report a lack of memory as a mistake of the user."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if isinstance(error, MemoryError) or re.search('memory|overflow', str(error)):
+            raise BadInput(f'not enough memory: choose smaller sizes ({error})') from None
+        raise
 
 
 def user_main(main):
@@ -327,7 +325,8 @@ def user_main(main):
     # If the others ended with an error as well, torchrun would list each of them.
     first = os.environ.get('LOCAL_RANK', '0') == '0'
     try:
-        sys.exit(main(sys.argv[1:]))
+        with enough_memory():
+            sys.exit(main(sys.argv[1:]))
     except BadInput as error:
         if first or torch.distributed.is_initialized():
             print('error:', *str(error).split(), file=sys.stderr)       # as one line
@@ -340,11 +339,6 @@ def user_main(main):
             again = shlex.join(sys.orig_argv[1:])
             print(f'\nstopped; to start again: python {again}', file=sys.stderr)
         sys.exit(130)
-    except (RuntimeError, MemoryError) as error:
-        if not no_memory(error):
-            raise
-        print(f'error: not enough memory: try smaller batches or sizes\n({error})', file=sys.stderr)
-        sys.exit(2)
     finally:
         if importing:                                   # Python's own way out shows tracebacks, too
             signal.signal(signal.SIGINT, shapes.stop)

@@ -5,19 +5,16 @@ import json
 from pathlib import Path
 
 import evaluate
-from tools import machine, runs
+from tools import java, machine, runs
 
 
 def fingerprint(run, corpus):
     """-> text that changes whenever the checkpoint, the settings, the features or the references
     change"""
-    path = Path(run.path)
-    if path.suffix != '.pt':
-        path = path / 'best.pt'
     files = [Path(features.path) for features in corpus.features.values()]
     times = [file.stat().st_mtime for file in files if file.exists()]
     settings = [dataclasses.asdict(run.cfg), run.search, corpus.split, corpus.captions, times]
-    digest = hashlib.sha256(path.read_bytes())
+    digest = hashlib.sha256(run.file.read_bytes())
     digest.update(json.dumps(settings).encode())
     return digest.hexdigest()
 
@@ -43,6 +40,7 @@ def full_scores(run, model, corpus):
                                                 for i, row in stored['videos'].items()}
     except (OSError, ValueError, KeyError, TypeError):
         pass                                            # not scored yet, or by another version
+    java.check_java()
     found = evaluate.evaluate(run, model, corpus, run.training.beam, quick=False)
     write_scores(path, [run], corpus, found, key)
     return found

@@ -54,8 +54,7 @@ def sample(rule, frames, rate):
     parts = re.fullmatch(r'(uniform|sta|chunk|stride|chunks([1-9]\d{0,3})x)?'
                          r'([1-9]\d{0,3})(?(1)|fps)', rule)
     if not parts:
-        raise BadInput(f'--sampling {rule}: expected uniformN, staN, chunkN, strideN, chunksMxN or '
-                       'Nfps, such as uniform20')
+        raise BadInput(f'--sampling {rule}: use Nfps, staN, uniformN, chunkN, strideN or chunksMxN')
     kind = parts[1]                                     # None: Nfps
     n = int(parts[3])
     if kind == 'uniform':

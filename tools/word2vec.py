@@ -46,34 +46,30 @@ def read_text(path):
                 yield f'line {i}', word, numbers
 
 
-def word2vec(path, vocabulary, size):
-    """-> vectors (V, size), found (V,): true for the words that the file contains"""
-    if not os.path.isfile(path):
-        raise BadInput(f'--word2vec {path}: there is no such file')
-    vectors = torch.zeros(len(vocabulary), size)
-    found = torch.zeros(len(vocabulary), dtype=torch.bool)
+def word2vec(path, words, size):
+    """-> {word: vector (size,)}, for those of these words that the file contains"""
+    vectors = {}
     read = read_binary if str(path).endswith('.bin') else read_text
     try:
         for place, word, numbers in read(path):
             if len(numbers) != size:
                 raise BadInput(f'{path}, {place}: {len(numbers)} numbers, but the embedding has '
                                f'{size}; use --embed {len(numbers)}')
-            if word in vocabulary.index:
-                vectors[vocabulary.index[word]] = torch.tensor(numbers)
-                found[vocabulary.index[word]] = True
+            if word in words:
+                vectors[word] = torch.tensor(numbers)
+                if not vectors[word].isfinite().all():
+                    raise BadInput(f'{path}, {place}: the vector of {word!r} is not finite')
     except UnicodeDecodeError:
         raise BadInput(f'{path}: not UTF-8 text; unpack it if it is packed, and give it a name '
                        "that ends with .bin if it is in Google's binary format") from None
     except OSError as error:
         raise BadInput(f'{path}: cannot be read ({error.strerror})') from None
-    if not torch.isfinite(vectors).all():
-        row = int((~torch.isfinite(vectors)).any(1).nonzero()[0])
-        raise BadInput(f'{path}: the vector of {vocabulary.words[row]!r} is not finite')
-    return vectors, found
+    return vectors
 
 
 def fill_embedding(embedding, path, vocabulary):
     """Start an nn.Embedding from these vectors -> number of words that the file contains"""
-    vectors, found = word2vec(path, vocabulary, embedding.embedding_dim)
-    embedding.weight.data[found] = vectors[found].to(embedding.weight.device)
-    return int(found.sum())
+    vectors = word2vec(path, vocabulary.index, embedding.embedding_dim)
+    for word, vector in vectors.items():
+        embedding.weight.data[vocabulary.index[word]] = vector
+    return len(vectors)
