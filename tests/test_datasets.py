@@ -272,6 +272,23 @@ def test_ucf11_is_split_by_group(tmp_path):
         assert all(label == [int('walk' in clip)] for clip, label in corpus.labels.items())
 
 
+def test_weizmann_tests_on_one_person_and_validates_on_the_next(tmp_path):
+    people = 'abcdefghi'
+    for action in ('walk', 'bend'):
+        (tmp_path / 'weizmann' / action).mkdir(parents=True)
+        for person in people:
+            (tmp_path / 'weizmann' / action / f'{person}_{action}.avi').touch()
+    for fold, test in enumerate(people, 1):
+        found = {}
+        for split in ('train', 'val', 'test'):
+            corpus = load('weizmann', tmp_path, split, fold=fold)
+            assert corpus.classes == ['bend', 'walk']
+            assert corpus.labels == {i: [int(i.endswith('walk'))] for i in corpus.labels}
+            found[split] = {i[0] for i in corpus.labels}
+        val = people[fold % 9]
+        assert found == {'train': set(people) - {test, val}, 'val': {val}, 'test': {test}}
+
+
 def test_hmdb51_has_three_folds(tmp_path):
     folder = tmp_path / 'hmdb51' / 'splits'
     actions = ['brush_hair', 'wave']

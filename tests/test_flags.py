@@ -48,7 +48,7 @@ def folder(tmp_path, monkeypatch):
     ('--dataset msvd --split-scheme vre', "--split-scheme: invalid choice: 'vre' .*official"),
     ('--dataset ucf11 --model sta --split-scheme hash', "--split-scheme: invalid choice: 'hash'"),
     ('--partial', '--partial True: all clips of shapes have features'),
-    ('--fold 2', '--fold 2: only hmdb51 has several folds'),
+    ('--fold 1', '--fold 1: shapes has one split; hmdb51 and weizmann have several'),
     ('--model sta --dataset hmdb51 --fold 4', '--fold: invalid choice: 4 .choose from 1, 2, 3'),
     ('--features clip clip', "--features clip clip: 'clip' occurs twice"),
     ('--features ../x', "--features ../x: '../x' .*a name has letters"),

@@ -4,7 +4,7 @@
     puzzle-...                    a small task for one mechanism, made in memory (shapes/puzzles.py)
     msvd, msrvtt, mvad            captions
     folder                        your own videos and captions
-    ucf11, hmdb51, hollywood2     action labels
+    ucf11, hmdb51, hollywood2, weizmann     action labels
 
 Missing files of a split are an error only if that split is used, because test captions are not
 always public.
@@ -274,6 +274,20 @@ def read_hmdb51(folder, split, fold=1):
     return Corpus('hmdb51', split, labels=hold_back(labels, split), classes=classes)
 
 
+def read_weizmann(folder, split, fold=1):
+    """<action>/<person>_<action>.avi, 10 actions by 9 persons. Fold k tests on the k-th person and
+    validates on the next one, so that nobody is seen in two splits."""
+    clips = sorted(folder.glob('*/*_*.avi'))
+    people = sorted({path.stem.split('_')[0] for path in clips})
+    classes = sorted({path.parent.name for path in clips})
+    labels = {}
+    for path in clips:
+        distance = (people.index(path.stem.split('_')[0]) - fold + 1) % len(people)
+        if split == {0: 'test', 1: 'val'}.get(distance, 'train'):
+            labels[path.stem] = [classes.index(path.parent.name)]
+    return Corpus('weizmann', split, labels=labels, classes=classes)
+
+
 def read_hollywood2(folder, split):
     """ClipSets/<Action>_{train,test}.txt with lines `clip 1` or `clip -1`. A clip may show several
     actions."""
@@ -286,14 +300,16 @@ def read_hollywood2(folder, split):
 
 READERS = {'msvd': read_msvd, 'msrvtt': read_msrvtt, 'mvad': read_mvad, 'folder': read_folder,
            'ucf11': read_ucf11, 'hmdb51': read_hmdb51, 'hollywood2': read_hollywood2,
-           'shapes': shapes.read}
+           'weizmann': read_weizmann, 'shapes': shapes.read}
 NAMES = [*sorted(READERS), *puzzles.NAMES]
-LABELS_ONLY = ('ucf11', 'hmdb51', 'hollywood2')         # no captions
+LABELS_ONLY = ('ucf11', 'hmdb51', 'hollywood2', 'weizmann')     # no captions
+FOLDS = {'hmdb51': 3, 'weizmann': 9}                    # datasets with several splits
 
 # Numbers of training, validation and test videos in the papers, after our own hold_back().
 EXPECTED = {'msvd': (1200, 100, 670), 'msrvtt': (6513, 497, 2990),
             'msrvtt-astar': (5513, 497, 1000), 'msrvtt-vre': (6512, 498, 2990),
-            'mvad': (36920, 4950, 4717), 'hmdb51': (3213, 357, 1530), 'hollywood2': (741, 82, 884)}
+            'mvad': (36920, 4950, 4717), 'hmdb51': (3213, 357, 1530),
+            'hollywood2': (741, 82, 884), 'weizmann': (70, 10, 10)}
 
 
 CAPTIONED = ('msvd', 'msrvtt', 'mvad', 'folder')        # captions of videos that users bring
@@ -349,7 +365,7 @@ class Dataset:
     name: str = 'shapes'
     root: str = 'data'              # folder that contains NAME/
     scheme: str = 'official'        # one of schemes(name)
-    fold: int = 1                   # hmdb51: 1, 2 or 3
+    fold: int = 1                   # from 1 to FOLDS[name]
     limit: int = None               # use only this many videos of each split
     partial: bool = False           # use only the videos that have features
     seed: int = 0                   # puzzles: seed of the items
@@ -394,7 +410,8 @@ class Dataset:
         """-> Corpus without features"""
         if self.scheme == 'hash':
             return read_by_hash(self.name, folder, split)
-        options = {'msrvtt': {'scheme': self.scheme}, 'hmdb51': {'fold': self.fold}}
+        options = {'msrvtt': {'scheme': self.scheme},
+                   **dict.fromkeys(FOLDS, {'fold': self.fold})}
         return READERS[self.name](folder, split, **options.get(self.name, {}))
 
     def keep_partial(self, corpus):

@@ -81,7 +81,9 @@ def make_parser(paper, dataset, task):
         '(default: official)', choices=schemes, metavar='NAME')
     add('partial', 'use the videos that have features, and ignore the others (default: no)',
         action='store_true', default=None)
-    add('fold', 'which split: 1, 2 or 3 (default: 1)', type=int, choices=(1, 2, 3), metavar='INT')
+    folds = range(1, datasets.FOLDS.get(dataset, 1) + 1)
+    add('fold', f'which split, 1 to {len(folds)} (default: 1)', type=int, choices=folds,
+        metavar='INT')
     add('limit', 'use only the first INT videos of each split (default: all)', type=int,
         metavar='INT')
     add('metric', 'validation score that selects the best epoch: '
@@ -155,8 +157,8 @@ def unread_flags(paper, dataset, task):
         reasons['split_scheme'] = f'{dataset} has only its official split'
     if dataset in OWN:
         reasons['partial'] = f'all clips of {dataset} have features'
-    if dataset != 'hmdb51':
-        reasons['fold'] = f'only hmdb51 has several folds, {dataset} has not'
+    if dataset not in datasets.FOLDS:
+        reasons['fold'] = f'{dataset} has one split; {" and ".join(datasets.FOLDS)} have several'
     rewards = {'reward', 'reward_after'} - paper.fields().keys()
     reasons |= dict.fromkeys(rewards, f'{paper.name}.py does not use it')
     if task == 'recognise':

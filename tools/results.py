@@ -151,9 +151,14 @@ def missing(table, seeds):
             if not (RESULTS / table / f'{row}-{seed}.json').exists()]
 
 
+def command_of(table, row, seed):
+    """-> flags of train.py. FOLD is the number of a split: seed 0 has the first one."""
+    return SPECS[table]['runs'][row].replace('FOLD', str(seed + 1))
+
+
 def make_run(table, row, seed, root):
     """Train and score one run in a process of its own, then write its file in results/."""
-    command = SPECS[table]['runs'][row]
+    command = command_of(table, row, seed)
     if command.startswith(CONSTANT):
         found = constant_run(command, root)
     else:
@@ -175,7 +180,7 @@ def train(table, row, seed, root):
     if (folder / 'last.pt').exists():
         command.append('--resume')
     else:
-        command += [*SPECS[table]['runs'][row].split(), '--seed', str(seed)]
+        command += [*command_of(table, row, seed).split(), '--seed', str(seed)]
     folder.mkdir(parents=True, exist_ok=True)
     environment = os.environ | {'OMP_NUM_THREADS': '1'}     # several runs share the cores
     with open(folder / 'output.txt', 'a') as output:
