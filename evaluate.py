@@ -99,9 +99,12 @@ class CiderD:
     vectors of n-grams, with clipped counts, times a penalty on the difference in length. The part
     that depends only on the references is computed once, in __init__."""
 
-    def __init__(self, references, sigma=6.0):
-        """references: id -> list of str. Document frequencies are counted over all of them."""
+    def __init__(self, references, sigma=6.0, end=''):
+        """references: id -> list of str. Document frequencies are counted over all of them. end is
+        added to every reference and caption."""
         self.sigma = sigma
+        self.end = end
+        references = {i: [text + end for text in several] for i, several in references.items()}
         self.unseen = math.log(len(references))         # idf of an n-gram that occurs nowhere
         videos_with = Counter()
         for several in references.values():
@@ -138,7 +141,7 @@ class CiderD:
         """id, str -> CIDEr-D from 0 to 10: for each reference, the cosines of the tf-idf vectors
         of n words, n = 1 to 4, times the penalty on the length; averaged over n and references"""
         where, sizes = self.videos[video]
-        counts = ngrams(caption)
+        counts = ngrams(caption + self.end)
         norms, length = self.size(counts)
         cosines = [0.0] * len(sizes)                    # with each reference, summed over n
         for gram, count in counts.items():
@@ -210,20 +213,12 @@ class MeteorReward:
         return java.shared_meteor().score([self.references[i] for i in ids], captions)[1]
 
 
-class CiderReward:
-    """CIDEr-D with the end of a caption as one more word. Without it all n-grams of "a man is
-    playing a" are right, and captions learn to stop too soon."""
-
-    def __init__(self, references):
-        ended = {i: [f'{text} <eos>' for text in several] for i, several in references.items()}
-        self.metric = CiderD(ended)
-
-    def score(self, ids, captions):
-        """B ids, B str -> (B,)"""
-        return self.metric.score(ids, [f'{caption} <eos>' for caption in captions])
-
-
-REWARDS = {'cider': CiderReward, 'bleu4': Bleu4, 'rouge': RougeL, 'meteor': MeteorReward}
+REWARDS = {
+    # The end of a caption counts as a word. Without it all n-grams of "a man is playing a" are
+    # right, and captions learn to stop too soon.
+    'cider': functools.partial(CiderD, end=' <eos>'),
+    'bleu4': Bleu4, 'rouge': RougeL, 'meteor': MeteorReward,
+}
 
 
 def make_reward(spec, references, vocabulary):
@@ -414,20 +409,14 @@ def report(several, model, corpus, json_path=None):
         print(f'picture     {figures.draw_video([(run, model)], corpus, video, picture)}')
 
 
-MOVED = {                                               # flags of earlier versions
-    '--html': 'python -m tools.show page RUN --out FILE',
-    '--show': 'python -m tools.show figures RUN --count N',
-    '--curves': 'python -m tools.show curves RUN',
-    '--words': 'python -m tools.show words RUN',
-    '--glimpse': 'python -m tools.show glimpse RUN VIDEO',
-    '--grounding': 'python -m tools.grounding RUN',
-}
+MOVED = {'--html': 'show page', '--show': 'show figures', '--curves': 'show curves',
+         '--words': 'show words', '--glimpse': 'show glimpse', '--grounding': 'grounding'}
 
 
 def parse(argv):
     for flag in [word.split('=')[0] for word in argv]:
         if flag in MOVED:
-            raise BadInput(f'{flag} is a command of its own now: {MOVED[flag]}')
+            raise BadInput(f'{flag} is a command of its own now: python -m tools.{MOVED[flag]} RUN')
     parser = runs.Parser(
         description='Score a run or an ensemble of runs, write all captions, and draw one.')
     runs.add_flags(parser)

@@ -244,7 +244,7 @@ def test_to_stop_too_soon_costs_more_in_the_cider_reward_than_in_the_metric():
                   'y': ['a dog runs', 'a dog is running'], 'z': ['two cats sleep', 'cats sleep']}
     captions = ['a man is playing a guitar', 'a man is playing a']
     plain = evaluate.CiderD(references).score(['x'] * 2, captions)
-    reward = evaluate.CiderReward(references).score(['x'] * 2, captions)
+    reward = evaluate.REWARDS['cider'](references).score(['x'] * 2, captions)
     assert reward[1] / reward[0] < 0.9 * plain[1] / plain[0]
 
 
