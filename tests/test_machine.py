@@ -175,7 +175,7 @@ def extract_clips(monkeypatch, seconds, folder):
     monkeypatch.setattr(encoders, 'load', lambda *_: None)
     monkeypatch.setattr(encoders, 'read', lambda path, *_: torch.zeros(path))
     monkeypatch.setattr(encoders, 'encode', lambda *_: work() or {'': np.zeros(1)})
-    videos = [(str(i), length) for i, length in enumerate(LENGTHS)]
+    videos = [(f'{i:03d}', length) for i, length in enumerate(LENGTHS)]
     info = {'encoder': 'resnet152', 'weights': 'none', 'sampling': ''}
     assert extract.extract(videos, {'': folder / 'features'}, info) == []
 

@@ -77,10 +77,9 @@ def emptied(source, name):
     body = [f'{indent}# Exercise {name}: {exercise.task}{where}.',
             f'{indent}# Replace the next line; then run: python -m tools.exercise check {name}',
             f"{indent}raise NotImplementedError('exercise {name} is not done yet')"]
-    for block in reversed(papers.comment_blocks(source)):
-        inside = first < block[0][0] <= node.end_lineno
-        if inside and block[0][1].startswith('UNSPECIFIED'):
-            body[:0] = [f'{indent}# {text}' for _, text in block]
+    for line, block in reversed(papers.comment_blocks(source).items()):
+        if first < line <= node.end_lineno and block[0].startswith('UNSPECIFIED'):
+            body[:0] = [f'{indent}# {text}' for text in block]
     lines = source.split('\n')
     return '\n'.join([*lines[:first], *body, *lines[node.end_lineno:]])
 

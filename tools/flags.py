@@ -28,8 +28,8 @@ CAPTIONS_ONLY = ('captions_per_video', 'min_count', 'max_len', 'beam', 'length_p
                  'reward_after', 'word2vec')
 CHANGEABLE = ('epochs', 'patience', 'schedule', 'videos_per_batch', 'captions_per_video', 'max_len',
               'beam', 'reward', 'reward_after', 'stage')        # when a run is resumed
-LEAST = {'seed': 0, 'reward_after': 0, 'reward_epochs': 0, 'even_mix': 0, 'rate': 1e-30,
-         'reward_rate': 1e-30, 'clip': 1e-30, 'temperature': 1e-30}     # others: see check_number
+LEAST = {'seed': 0, 'reward_after': 0, 'reward_epochs': 0, 'even_mix': 0}   # others: check_number
+POSITIVE = ('rate', 'reward_rate', 'clip', 'temperature')
 MOST = {'beam': 100, 'max_len': 1000, 'seed': 2 ** 32 - 1, 'dropout': 0.999, 'sampling': 0.999}
 
 
@@ -284,8 +284,11 @@ def check_number(name, value):
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         least = LEAST.get(name, 1 if isinstance(value, int) else 0)
         most = MOST.get(name, 1_000_000)
-        if not least <= value <= most:                  # true for nan too
-            raise BadInput(f'{flag(name)} {value}: must be from {least} to {most}')
+        lowest = f'from {least} to'
+        if name in POSITIVE:
+            lowest = 'above 0 and at most'
+        if not least <= value <= most or name in POSITIVE and not value:    # true for nan too
+            raise BadInput(f'{flag(name)} {value}: must be {lowest} {most}')
 
 
 def check_model(run):
@@ -309,6 +312,10 @@ def new_run(args, paper, dataset, task):
         check_number(name, getattr(args, name))
     if args.word2vec is not None and not os.path.isfile(args.word2vec):
         raise BadInput(f'--word2vec {args.word2vec}: there is no such file')
+    out = Path(args.out or 'runs').absolute()
+    there = next(path for path in (out, *out.parents) if os.path.exists(path))
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise BadInput(f'--out {out}: {there} is not a folder that can be written to')
     if args.out and os.path.exists(Path(args.out) / 'last.pt') and 'stage' not in given:
         # With --stage, several runs share a folder.
         raise BadInput(f'{args.out} contains a run: add --resume, or choose another --out')

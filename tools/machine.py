@@ -1,6 +1,5 @@
 """The machine that we run on: its device, threads, files and locks."""
 import contextlib
-import fcntl
 import math
 import os
 import re
@@ -9,6 +8,11 @@ from pathlib import Path
 import torch
 
 from data import BadInput
+
+try:
+    import fcntl
+except ImportError:                                     # Windows has no such locks
+    fcntl = None
 
 
 # ------------------------------------------------------- device and threads
@@ -68,6 +72,9 @@ def locked(folder, waiting=''):
     and wait, or refuse if there is nothing to print. The lock ends with the process, even if the
     process is killed."""
     with contextlib.ExitStack() as stack:
+        if fcntl is None:
+            yield
+            return
         handle = os.open(folder, os.O_RDONLY)
         stack.callback(os.close, handle)
         try:
