@@ -120,7 +120,7 @@ PRESETS = {
     'hmdb51': dict(task='recognise', hidden=1024, layers=3, penalty=0.0),
     # Not in the thesis. A step reads the features of 16 frames, and clips have 2 to 8 such steps.
     'weizmann': dict(task='recognise', features=('i3d',), hidden=128, layers=1, penalty=0.0,
-                     block=3, rate=1e-3, epochs=30, videos_per_batch=16, patience=30),
+                     block=3, rate=3e-4, epochs=30, videos_per_batch=8, patience=30),
     'shapes': dict(features=('clip',), hidden=256, embed=128, dropout=0.0, penalty=0.0, rate=2e-3,
                    schedule='cosine', weight_decay=0.0, max_len=20),
     # One region per frame: smaller, and a shorter training, chosen on the validation videos.
