@@ -44,9 +44,10 @@ def reduce(frame):
 def frames_seen(path, name, info):
     """-> uint8 (F, h, w, 3), for pictures: the frames that were encoded for these features, cropped
     if the encoder crops them. If only the sound was encoded, 16 frames."""
-    _, made = encoders.settings_of(name, info)
-    encoder = encoders.ENCODERS[made['encoder']]
-    rule = 'uniform16' if made['sampling'] == 'sound' else made['sampling']
+    encoder = encoders.ENCODERS[encoders.encoder_of(name, info)[0]]
+    rule = info.get('sampling') or encoder.sampling
+    if rule == 'sound':
+        rule = 'uniform16'
     return video.read_frames(path, rule, encoder.prepare if encoder.cropped else reduce)
 
 
@@ -60,7 +61,7 @@ def find_infos(runs):
             for path in (folder / name / 'info.json', folder / f'{name}.json'):
                 if not infos[name] and path.is_file():
                     infos[name] = data.read_record(path)        # written after the training
-            encoders.settings_of(name, infos[name])     # complain once, not for every video
+            encoders.encoder_of(name, infos[name])      # refuses an unknown one
             if 'encoder' not in infos[name]:
                 print(f'It is not recorded which encoder made the features {name!r}. '
                       f'Using {name}, with its default settings where none are recorded.')
@@ -94,6 +95,8 @@ def caption_files(runs_and_models, files):
     if runs[0].recognises:
         raise BadInput(f'{runs[0].path} recognises actions; it cannot write captions')
     infos = find_infos(runs)
+    for name, info in infos.items():
+        encoders.settings_of(name, info)                # complain once, not for every video
     if runs[0].dataset.name == 'shapes':
         print(f'{runs[0].path} was trained on moving shapes, so it describes any video as if it '
               'showed moving shapes.')

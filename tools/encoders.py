@@ -103,9 +103,8 @@ def encode(name, net, x, device='cpu'):
 
 # ---------------------------------------------------------------- from features back to the encoder
 
-def settings_of(name, info):
-    """name of the features, their info.json ({} if there is none)
-    -> part, settings(): how to make such features again"""
+def encoder_of(name, info):
+    """name of the features, their info.json ({} if there is none) -> name of the encoder, part"""
     encoder = info.get('encoder', 'c3d' if name.startswith('c3d_') else name)
     part = info.get('part', name.removeprefix('c3d_') if encoder == 'c3d' else '')
     encoder = RECORDED.get(encoder, encoder)
@@ -115,6 +114,12 @@ def settings_of(name, info):
     parts = ENCODERS[encoder].parts
     if part not in parts:
         raise BadInput(f'features {name!r}: {encoder} has only the parts {", ".join(parts)}')
+    return encoder, part
+
+
+def settings_of(name, info):
+    """name of the features, their info.json -> part, settings(): how to make such features again"""
+    encoder, part = encoder_of(name, info)
     found = settings(encoder, info.get('weights', 'default'), info.get('sampling'))
     if info.get('sha256', found.get('sha256')) != found.get('sha256'):
         raise BadInput(f'{found["weights"]}: this file has changed since it made {name!r}')

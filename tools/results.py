@@ -58,7 +58,7 @@ def record(folder, command):
     """Folder of a finished run -> the content of its file in results/"""
     lines = (folder / 'log.jsonl').read_text().splitlines()
     head, *epochs = [json.loads(line) for line in lines]
-    final = json.loads((folder / 'captions.json').read_text())
+    final = final_captions(folder)
     kept = []
     for epoch in epochs:
         if 'epoch' in epoch:
@@ -70,6 +70,13 @@ def record(folder, command):
             'split': final['split'], 'beam': final['beam'],
             'length_penalty': final.get('length_penalty', 0.0), 'videos': len(final['videos']),
             'scores': rounded(final['scores']), 'epochs': kept}
+
+
+def final_captions(folder):
+    """-> what evaluate.py wrote about the test videos or, if their captions are not public, about
+    the validation videos"""
+    path = folder / 'captions.json'
+    return json.loads((path if path.exists() else folder / 'captions-val.json').read_text())
 
 
 def rounded(numbers):
@@ -107,7 +114,7 @@ def measure(folder, root):
     corpus = runs.open_split(run)
     if run.recognises:
         return grounding.ground_recogniser(run, model, corpus) if corpus.truth else {}
-    final = json.loads((folder / 'captions.json').read_text())['videos']
+    final = final_captions(folder)['videos']
     captions = {i: row['caption'] for i, row in final.items()}
     found = blind_scores(corpus.captions, captions, {i: row['scores'] for i, row in final.items()})
     if corpus.truth:
