@@ -6,6 +6,7 @@ import json
 import pytest
 import torch
 
+import decode
 import evaluate
 import stats
 from data import BadInput
@@ -157,8 +158,22 @@ def test_a_run_is_shipped_in_half_precision_without_its_optimizer(tmp_path, monk
         assert value.dtype == torch.float16 and torch.equal(value, kept['state_dict'][key])
 
 
+def test_the_shipped_run_of_real_clips_is_that_of_the_table_and_describes_features_of_i3d():
+    run, model = checkpoints.load(SHIPPED / 'msrvtt')
+    log = json.loads((results.RESULTS / 'msrvtt' / 'stats-0.json').read_text())
+    assert run.dataset.name == 'msrvtt' and run.encoders['i3d']['sampling'] == 'chunks8x16'
+    assert log['command'] == f'python train.py {results.command_of("msrvtt", "stats", 0)} --seed 0'
+    batch = {'feats': {'i3d': torch.rand(1, 8, 7, 7, 2048)},
+             'mask': {'i3d': torch.ones(1, 8, dtype=torch.bool)}}
+    with torch.no_grad():
+        words, _ = decode.beam(model, *model.encode(batch), 20, run.training.beam)
+    caption = run.vocabulary.decode(words[0].tolist())
+    assert caption.startswith(('a ', 'people ', 'someone ', 'two ')) and len(caption.split()) > 2
+
+
 def test_shipped_runs_are_small():
-    assert sum(path.stat().st_size for path in SHIPPED.glob('*/best.pt')) < 8e6
+    sizes = {path.parent.name: path.stat().st_size for path in SHIPPED.glob('*/best.pt')}
+    assert sizes.pop('msrvtt') < 20e6 and sum(sizes.values()) < 8e6
     assert sum(path.stat().st_size for path in results.RESULTS.rglob('*.json')) < 2e6
 
 
