@@ -2,6 +2,7 @@
 with the project."""
 import inspect
 import json
+import shutil
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ import evaluate
 import stats
 from data import BadInput
 from shapes import dataset, words
-from tools import checkpoints, course, results, runs
+from tools import checkpoints, course, grounding, results, runs
 
 SHIPPED = results.TOP / 'shapes' / 'runs'
 
@@ -85,6 +86,23 @@ def test_blind_scores_by_hand():
     swapped = {'a': 'p q r s', 'b': 'x y z w'}
     found = results.blind_scores(references, swapped, {'a': {'CIDEr': 0.0}, 'b': {'CIDEr': 0.0}})
     assert found['shuffled CIDEr'] == pytest.approx(10.0)
+
+
+@pytest.mark.parametrize('name', ['stats', 'vre'])
+def test_a_record_says_where_the_attention_of_a_run_was(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(dataset, 'SIZES', {'train': 1, 'val': 1, 'test': 4})
+    run, model = checkpoints.load(SHIPPED / name, str(tmp_path))
+    corpus = runs.open_split(run)
+    videos = {i: {'caption': several[0], 'scores': {'CIDEr': float(n)}}
+              for n, (i, several) in enumerate(corpus.captions.items())}
+    (tmp_path / 'run').mkdir()
+    shutil.copy(SHIPPED / name / 'best.pt', tmp_path / 'run')
+    (tmp_path / 'run' / 'captions.json').write_text(json.dumps({'videos': videos}))
+    found = results.measure(tmp_path / 'run', str(tmp_path))
+    roles, keys = grounding.ground(run, model, corpus, {i: v['caption'] for i, v in videos.items()})
+    assert found['box subject'] == roles['subject', 'box'] > roles['subject', 'box chance']
+    assert found['CIDEr error'] == pytest.approx((5 / 3) ** 0.5 / 2)    # of 0, 1, 2, 3
+    assert ('refocused key' in found) == (name == 'vre') and keys.items() <= found.items()
 
 
 def test_the_constant_caption_is_the_one_that_fits_most_videos():

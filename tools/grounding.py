@@ -21,7 +21,7 @@ import numpy as np
 
 from data import BadInput
 from shapes import words, world
-from tools import checkpoints, figures, results, runs, scores
+from tools import checkpoints, figures, runs, scores
 
 ROLES = ('subject', 'verb', 'direction', 'object')
 OTHERS = ('article', 'colour')          # roles that only the second table has
@@ -173,7 +173,7 @@ def report(loaded, split):
             numbers += [[run.title, label, *row]] if any(row) else []
     for table in (shares, numbers):
         if table[1:]:
-            print(results.markdown(table) + '\n')
+            print(runs.markdown(table) + '\n')
     if len(loaded) > 1:
         return
     if keys:

@@ -118,10 +118,9 @@ def measure(folder, root):
     captions = {i: row['caption'] for i, row in final.items()}
     found = blind_scores(corpus.captions, captions, {i: row['scores'] for i, row in final.items()})
     if corpus.truth:
-        roles, _, keys = grounding.ground(run, model, corpus, captions)
-        for role, numbers in roles.items():
-            found |= {f'{name} {role}': value for name, value in numbers.items()}
-        found |= keys.get('action', {})
+        roles, keys = grounding.ground(run, model, corpus, captions)
+        found |= {f'{name} {role}': value for (role, name), value in roles.items()}
+        found |= keys
     return found
 
 
@@ -311,13 +310,6 @@ for lab in course.READ:
     TABLES[f'lab-{lab}-runs'] = partial(course.expected, lab, read, mean_and_range)
 
 
-def markdown(rows):
-    """Lists of cells, the first one the head -> text"""
-    head, *body = rows
-    lines = [head, ['---'] * len(head), *body]
-    return '\n'.join('| ' + ' | '.join(cells) + ' |' for cells in lines)
-
-
 def fill(page):
     """The text of a page -> the same with every table made again. A table stands between the
     comments `<!-- table NAME -->` and `<!-- end of table -->`."""
@@ -329,7 +321,7 @@ def fill(page):
         _, end, after = rest.partition('<!-- end of table -->')
         if not end:
             raise BadInput(f'table {name}: its end mark is missing')
-        page = before + start + markdown(table()) + '\n' + end + after
+        page = before + start + runs.markdown(table()) + '\n' + end + after
     return page
 
 
@@ -374,7 +366,7 @@ def main(argv):
     if args.words[0] == 'mean':
         if len(args.words) == 1:
             raise BadInput('mean: name the runs, such as runs/fold-1 runs/fold-2 runs/fold-3')
-        print(markdown(mean_table(args.words[1:])))
+        print(runs.markdown(mean_table(args.words[1:])))
         return
     *verb, table = args.words
     if table == 'write':
@@ -389,7 +381,7 @@ def main(argv):
     if verb:
         choose('table', table, SPECS)
         make_runs(table, args)
-    print(markdown(TABLES[table]()))
+    print(runs.markdown(TABLES[table]()))
 
 
 if __name__ == '__main__':

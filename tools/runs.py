@@ -262,6 +262,13 @@ def summary(run, train, val):
     return f'{run.paper.name} on {"; ".join(parts)}'
 
 
+def markdown(rows):
+    """Lists of cells, the first one the head -> text"""
+    head, *body = rows
+    lines = [head, ['---'] * len(head), *body]
+    return '\n'.join('| ' + ' | '.join(cells) + ' |' for cells in lines)
+
+
 def output(run, name, ending):
     """-> path RUN/name.ending. For a checkpoint other than best.pt, the name of the checkpoint is
     added, as in captions-best-joint.json."""
