@@ -96,10 +96,11 @@ class Config:
 
 
 PRESETS = {
-    # On shapes, 8 epochs end before the rewards begin; --epochs 15 adds five epochs with rewards.
+    # On shapes, 12 epochs end before the rewards begin; --epochs 15 adds three epochs with rewards.
     'shapes': dict(features=('clip',), visual=64, embed=64, attn=64, hidden=256, normalise=False,
-                   dropout=0.1, eta=0.0, optimizer='adamw', rate=2e-3, schedule='cosine', epochs=8,
-                   captions_per_video=5, max_len=20, beam=3),
+                   dropout=0.1, eta=0.0, optimizer='adamw', rate=2e-3, schedule='cosine',
+                   epochs=12, even_mix=6, reward_after=12, captions_per_video=5, max_len=20,
+                   beam=3),
     'puzzle': dict(features=('symbols',), visual=32, embed=32, attn=32, hidden=64, normalise=False,
                    dropout=0.0, eta=0.0, optimizer='adamw', rate=3e-3, schedule='cosine', epochs=20,
                    max_len=4, beam=1, reward='', patience=20),
