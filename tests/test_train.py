@@ -371,7 +371,7 @@ def test_mistakes_get_one_clear_sentence(root, tmp_path, more, message):
 
 def test_a_folder_that_cannot_be_made_or_is_taken_is_reported(finished, root, tmp_path):
     (tmp_path / 'file').write_text('')
-    with pytest.raises(BadInput, match='cannot make the folder .*/file/run: .*Not a directory'):
+    with pytest.raises(BadInput, match='--out .*/file/run: .*/file is not a folder'):
         train.main(flags('stats', root, tmp_path / 'file' / 'run'))
     with pytest.raises(BadInput, match='contains a run: add --resume, or choose'):
         train.main(flags('stats', root, finished['stats']))
@@ -584,4 +584,4 @@ def test_what_a_paper_lacks_is_named_before_training(world, sixth, before, after
 
 def test_every_dataset_has_a_reader():
     assert set(datasets.READERS) == {'shapes', 'msvd', 'msrvtt', 'mvad', 'folder', 'ucf11',
-                                     'hmdb51', 'hollywood2'}
+                                     'hmdb51', 'hollywood2', 'weizmann'}
