@@ -14,6 +14,7 @@ Letters:  N clips
 import argparse
 import itertools
 import json
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -76,6 +77,11 @@ def store(features, ids, compute, about):
     """Writes FEATURES/NAME.npy for each NAME of `about`: half precision, one row per id. NAME.json
     follows, which contains about[NAME]."""
     features.mkdir(exist_ok=True)
+    need = 150_000 * len(ids)                           # bytes; no features here take more
+    free = shutil.disk_usage(features).free
+    if free < need:
+        raise data.BadInput(f'{features} needs {need / 1e6:,.0f} MB, but only {free / 1e6:,.0f} MB '
+                            'are free; free some disk space, or choose another --root')
     rows = {name: [] for name in about}
     with torch.no_grad(), tqdm(total=len(ids), desc='features', unit=' clips') as bar:
         for batch in compute(ids):

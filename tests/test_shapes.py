@@ -4,6 +4,7 @@ import itertools
 import json
 import shutil
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -509,6 +510,13 @@ def test_a_second_start_waits_for_the_first(made, tmp_path, monkeypatch):
         assert not found
     second.join(30)
     assert found == [folder]
+
+
+def test_a_disk_that_is_too_small_is_noticed_before_rendering(tmp_path, monkeypatch):
+    monkeypatch.setattr(dataset.shutil, 'disk_usage', lambda _: SimpleNamespace(free=1e6))
+    monkeypatch.setattr(dataset, 'clip_features', None)
+    with pytest.raises(data.BadInput, match='needs 8 MB, but only 1 MB are free'):
+        dataset.prepare(tmp_path, 18)                   # 3 x 18 clips
 
 
 def test_a_full_disk_is_one_sentence(tmp_path, monkeypatch):
