@@ -89,8 +89,7 @@ def check_checkpoint(checkpoint, paper):
     data.choose('--split-scheme', checkpoint['dataset']['scheme'],
                 datasets.schemes(checkpoint['dataset']['name']))
     counts = [checkpoint[name] for name in ('epoch', 'batch', 'best_epoch')]
-    if min(*counts, checkpoint['dataset']['limit'] or 0) < 0 or (
-            checkpoint['batch'] and 'loss' not in checkpoint['sums']):
+    if min(counts) < 0 or checkpoint['batch'] and 'loss' not in checkpoint['sums']:
         raise BadInput('a count, or the loss so far, is missing or out of range')
     words = checkpoint['vocab'] or []
     if len(words) != checkpoint['sizes']['vocab']:
@@ -107,6 +106,7 @@ def restore(checkpoint, path, root, device='cpu'):
         checkpoint['training'] = younger | checkpoint['training']
         check_checkpoint(checkpoint, paper)
         flags.check_number('seed', checkpoint['seed'])
+        flags.check_number('limit', checkpoint['dataset']['limit'])
         cfg, training = flags.settings(paper, checkpoint['config'] | checkpoint['training'])
         run = Run(
             paper=paper,
