@@ -20,7 +20,7 @@ def tidy_up(number, frame):
         frame = frame.f_back
     if not frame:
         raise KeyboardInterrupt
-    threading.Timer(0.05, _thread.interrupt_main).start()
+    threading.Timer(0.01, _thread.interrupt_main).start()
 
 
 # Every command imports this file first. Under pytest or in a notebook, Ctrl-C stays what it is, as
