@@ -6,6 +6,7 @@ that it needs neither an installed Java nor an English locale.
 import math
 import random
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -287,3 +288,22 @@ def test_a_clip_with_two_labels_counts_for_both_classes():
 def test_a_flag_that_moved_says_where_to(flag):
     with pytest.raises(BadInput, match=f'{flag} is a command of its own now: python -m tools'):
         evaluate.main(['runs/x', flag])
+
+
+def test_beam_search_gets_the_width_and_the_length_penalty_of_the_run(monkeypatch):
+    asked = []
+
+    def beam(model, memory, state, max_len, width, *, length_penalty):
+        asked.append((max_len, width, length_penalty))
+        return torch.tensor([[vocabulary.index['a'], EOS]]), None
+
+    vocabulary = Vocabulary.build(['a b'])
+    run = SimpleNamespace(device='cpu', vocabulary=vocabulary,
+                          training=SimpleNamespace(max_len=7, length_penalty=0.7))
+    batch = {'ids': ['x'], 'mask': {'v': torch.ones(1, 2, dtype=torch.bool)}}
+    monkeypatch.setattr(evaluate, 'batches',
+                        lambda *_: SimpleNamespace(in_order=lambda: [batch]))
+    monkeypatch.setattr(evaluate.decode, 'beam', beam)
+    model = SimpleNamespace(encode=lambda batch: ({}, {}))
+    corpus = SimpleNamespace(ids=['x'])
+    assert evaluate.describe(run, model, corpus, beam=4) == {'x': 'a'} and asked == [(7, 4, 0.7)]
