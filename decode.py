@@ -16,6 +16,9 @@ dim 0. The ways to decode differ only in where the next token comes from:
     greedy          the most probable word
     beam            the K most probable captions so far
 
+Captions of the same video read the same memory. A large part of it may be wrapped in Shared: then
+it is not copied for each caption, and one matrix product serves all captions of a video.
+
 Letters: N videos, B captions or rows, K beams, T words, V vocabulary.
 """
 import torch
@@ -24,10 +27,32 @@ import torch.nn.functional as F
 from data import EOS, PAD
 
 
+class Shared:
+    """A tensor x (N, ...), one row per video, that B captions read without a copy for each of them.
+    rows (B,) is the video of each caption. In a tree, select() and the loops below change rows."""
+
+    def __init__(self, x, rows=None):
+        self.x = x
+        self.rows = torch.arange(len(x), device=x.device) if rows is None else rows
+
+    def einsum(self, formula, weights):
+        """Like torch.einsum(formula, weights, x) if x had one row per caption, as in
+        'bf,bfd->bd'. All three terms begin with b; the letters n and g must not occur."""
+        left, right, result = formula.replace('->', ',').split(',')
+        # Lay the captions out by video, (N, G): caption b is the slot[b]-th that reads its video.
+        slot = (self.rows[:, None] == self.rows).tril(-1).sum(1)            # (B,)
+        grouped = weights.new_zeros(len(self.x), int(slot.max()) + 1, *weights.shape[1:])
+        grouped = grouped.index_put((self.rows, slot), weights)             # (N, G, ...)
+        by_video = f'ng{left[1:]},n{right[1:]}->ng{result[1:]}'
+        return torch.einsum(by_video, grouped, self.x)[self.rows, slot]     # (B, ...)
+
+
 def tree_map(function, tree):
     """Apply function to every tensor of a tree; None stays None."""
     if tree is None:
         return None
+    if isinstance(tree, Shared):
+        return Shared(tree.x, function(tree.rows))
     if isinstance(tree, dict):
         return {name: tree_map(function, branch) for name, branch in tree.items()}
     if isinstance(tree, (list, tuple)):

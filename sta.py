@@ -52,7 +52,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from data import PAD, BadInput, choose
-from decode import select, teacher_force
+from decode import Shared, select, teacher_force
 
 TASKS = {
     'describe': ('soft', 'avgpool', 'first'),                   # Table 3.1
@@ -405,9 +405,10 @@ class Captioner(nn.Module):
         mean = torch.einsum('nfl,nfld->nd', uniform, v)                 # over all N K^2 places
         memory = {'mean': mean, 'uniform': uniform, 'mask': mask}
         if self.cfg.variant != 'avgpool':
-            memory['v'] = v.flatten(1, 2)
+            v = v.flatten(1, 2)                                         # (N, F * L, D)
+            memory['v'] = Shared(v)
             if self.cfg.scores == 'content':
-                memory['keys'] = self.location.w_c(memory['v'])         # once per video
+                memory['keys'] = self.location.w_c(v)                   # once per video
         return memory, self.stack.start(mean)
 
     def look(self, token, h, memory):
@@ -427,7 +428,7 @@ class Captioner(nn.Module):
         # DEVIATION: paper's denominator of l_t sums over K x K places, here it sums over all N K^2,
         # because l_t is a softmax over all of them.
         alpha = scores.softmax(1)                                       # Eq. 3.2  (B, F * L)
-        expected = torch.bmm(alpha[:, None], memory['v'])[:, 0]         # (B, D)
+        expected = memory['v'].einsum('bi,bid->bd', alpha)              # (B, D)
         return expected, alpha.view(uniform.shape)
 
     def step(self, token, state, memory):

@@ -35,7 +35,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from data import BadInput, choose
-from decode import greedy, sample, select, teacher_force
+from decode import Shared, greedy, sample, select, teacher_force
 
 VARIANTS = ('st', 'ts', 'stats')                                        # table 1
 POOLS = ('mean', 'lstm', 'mean+lstm', 'temporal', 'mean+temporal',
@@ -189,7 +189,8 @@ class SpaceThenTime(nn.Module):
             rank = memory['rank']
             return memory['x_st'], {'st_space': torch.ones_like(rank)[:, None, None], 'rank': rank}
         e = self.space(q, memory['st_keys']).softmax(2)                 # Eq. 3  (B, 1 or F, L)
-        x = (e[:, :, None] @ memory['x']).squeeze(2)                    # xhat_t  (B, F, D)
+        e_t = e.expand(-1, memory['mask'].shape[1], -1)                 # of every frame  (B, F, L)
+        x = memory['x'].einsum('bfl,bfld->bfd', e_t)                    # xhat_t  (B, F, D)
         x_st, rank = self.pool(x, memory['mask'])
         return x_st, {'st_space': e, 'rank': rank}
 
@@ -224,7 +225,7 @@ class TemporalAttention(nn.Module):
         if not self.mean:
             return {'st_keys': self.frames.w_x(x)}                      # (N, F, L, A)
         x = x.mean(2, keepdim=True)                                     # (N, F, 1, D)
-        return {'st_x': x, 'st_keys': self.frames.w_x(x)}
+        return {'st_x': Shared(x), 'st_keys': self.frames.w_x(x)}
 
     def forward(self, q, memory):
         """q (B, Q), memory -> x_ST (B, D), aux"""
@@ -232,7 +233,7 @@ class TemporalAttention(nn.Module):
         padding = ~memory['mask'][:, :, None]
         e = self.frames(q, memory['st_keys']).masked_fill(padding, float('-inf'))
         e = e.flatten(1).softmax(1).view_as(e)                          # Eq. 1  (B, F, L or 1)
-        x_st = (e.flatten(1)[:, None] @ x.flatten(1, 2)).squeeze(1)     # (B, D)
+        x_st = x.einsum('bfl,bfld->bd', e)                              # (B, D)
         return x_st, {'st_frames': e}
 
 
@@ -256,7 +257,7 @@ class TimeThenSpace(nn.Module):
         tau = (score / self.temperature).softmax(1)                     # Eq. 9  (B, F)
         # With regions, boxes of different frames that have the same number j are blended, although
         # they are unrelated, unless tau is one-hot.
-        x = torch.einsum('bf,bfld->bld', tau, memory['x'])              # x_tau  (B, L, D)
+        x = memory['x'].einsum('bf,bfld->bld', tau)                     # x_tau  (B, L, D)
         if self.single:
             e = torch.ones_like(tau[:, :1])
         else:
@@ -299,7 +300,7 @@ class Visual(nn.Module):
         x = self.embed(x)
         # UNSPECIFIED: average or maximum over the regions of a frame in xbar; we chose the average.
         x_bar = x.mean(2)                                               # xbar, Sec. 3.2  (N, F, D)
-        memory = {'x': x, 'mask': mask}
+        memory = {'x': Shared(x), 'mask': mask}
         if self.st is not None:
             memory.update(self.st.encode(x, mask))
         if self.ts is not None:

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from data import EOS, PAD
-from decode import Ensemble, beam, greedy, sample, select, teacher_force, word_logp
+from decode import (Ensemble, Shared, beam, first_rows, greedy, sample, select, teacher_force,
+                    word_logp)
 from helpers import scale_up
 
 
@@ -75,6 +76,30 @@ def test_teacher_forcing_equals_a_loop_over_single_rows_and_is_zero_after_the_en
         assert logp[row, :n].tolist() == pytest.approx(one_row(model, v[row], words), abs=1e-5)
         assert (logp[row, n:] == 0).all() and (aux['h'][row, n:] == 0).all()
         assert aux['length'][row].tolist() == [*range(1, n + 1)] + [0] * (5 - n)
+
+
+@pytest.mark.parametrize('rows', [[0, 1, 2], [2, 0, 2, 2, 0], [1]])
+def test_shared_memory_gives_each_caption_what_a_copy_of_its_own_would(rows):
+    """Values and gradients, also if some captions have ended and if a video has no caption."""
+    torch.manual_seed(0)
+    x = torch.randn(3, 4, 2, 5, requires_grad=True)
+    rows = torch.tensor(rows)
+    tree = select({'x': Shared(x)}, rows)               # as papers do: videos -> captions
+    tree = select(tree, torch.arange(len(rows)).flip(0))                    # as loops do: reorder
+    for shared in (tree['x'], first_rows(tree, 1)['x']):
+        videos = rows.flip(0)[:len(shared.rows)]
+        assert shared.rows.tolist() == videos.tolist()
+        for formula, sizes in (('bf,bfld->bld', (4,)), ('bfl,bfld->bfd', (4, 2))):
+            weights = torch.randn(len(videos), *sizes, requires_grad=True)
+            got = shared.einsum(formula, weights)
+            copied = [torch.einsum(formula, weight[None], x[video][None])[0]
+                      for weight, video in zip(weights, videos)]
+            want = torch.stack(copied)
+            assert torch.allclose(got, want, atol=1e-6)
+            upstream = torch.randn_like(want)
+            for mine, loop in zip(torch.autograd.grad(got, (weights, x), upstream),
+                                  torch.autograd.grad(want, (weights, x), upstream)):
+                assert torch.allclose(mine, loop, atol=1e-6)
 
 
 def test_the_gradient_of_a_caption_does_not_depend_on_its_neighbours():

@@ -255,7 +255,7 @@ def test_ts_equals_the_plain_loop(shape):
     q = torch.randn(3, SMALL['hidden'] + SMALL['embed']).double()
     x_ts, aux = visual.ts(q, memory)
     for row, frames in enumerate((3, 1, 4)):
-        x = memory['x'][row, :frames]
+        x = memory['x'].x[row, :frames]
         want, weights = plain_ts(visual.ts, model.cfg, shape, x, q[row])
         tau = aux['ts_frames'][row]
         assert not tau[frames:].any()
