@@ -1,4 +1,4 @@
-"""How fast: python tests/bench.py [NAME ...]   (not a test; it takes minutes and a quiet machine)
+"""How fast: python tests/bench.py [--record] [NAME ...]    (not a test; it needs a quiet machine)
 
 For each model, at its paper's sizes and on random features: training captions per second; which
 share of this machine's matrix-multiplication rate that is, counting only real words; captions per
@@ -8,8 +8,12 @@ second with beam 5 for 1 and for 32 videos at a time; and peak memory.
 which its paper compares the cost. `sharing` compares a step of ASTAR on 8 captions of one video
 with 8 steps on one caption each. `rewards` compares our CIDEr with pycocoevalcap's. `extract` reads
 videos with I3D. Each name runs in a process of its own, so that peaks of memory do not add up.
+--record writes the numbers of the models to results/speed/, from which docs/RESULTS.md is made.
 """
 import importlib
+import json
+import os
+import platform
 import re
 import resource
 import subprocess
@@ -141,7 +145,7 @@ def beam_rate(model, batch):
         return videos * rate(lambda: decode.beam(model, *model.encode(batch), 12, 5))
 
 
-def bench_model(name):
+def bench_model(name, record=False):
     shapes, frames, videos, captions = SIZES[name]
     batch = random_batch(shapes, frames, videos, captions)
     peak = matmul_rate()
@@ -154,10 +158,20 @@ def bench_model(name):
     one = beam_rate(model, random_batch(shapes, frames, 1, 1))
     many = beam_rate(model, random_batch(shapes, frames, 32, 1))
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2 ** 20
-    print(f'{name:11} training {steps * videos * captions:7.1f} captions/s, '
-          f'{steps * flops / 1e9:6.1f} GFLOP/s = {steps * flops / peak:4.0%} of '
+    found = {'training': steps * videos * captions, 'percent': 100 * steps * flops / peak,
+             'one': one, 'many': many, 'memory': memory}
+    print(f'{name:11} training {found["training"]:7.1f} captions/s, '
+          f'{steps * flops / 1e9:6.1f} GFLOP/s = {found["percent"]:3.0f} % of '
           f'{peak / 1e9:.0f};  beam 5: {one:6.1f} captions/s one by one, {many:6.1f} by 32 '
           f'({many / one:.1f} x);  peak {memory:.2f} GiB', flush=True)
+    if record:
+        log = {'command': f'python tests/bench.py {name}', 'torch': torch.__version__,
+               'machine': f'{platform.machine()}, {os.cpu_count()} cores',
+               'threads': torch.get_num_threads(), 'matmul GFLOP/s': round(peak / 1e9, 1),
+               'scores': {key: round(value, 2) for key, value in found.items()}, 'epochs': []}
+        path = ROOT / 'results' / 'speed' / f'{name}-0.json'
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(log))
 
 
 def bench_sharing():
@@ -218,11 +232,12 @@ def bench_extract(clips=6, seconds=10):
 
 if __name__ == '__main__':
     others = {'sharing': bench_sharing, 'rewards': bench_rewards, 'extract': bench_extract}
-    names = sys.argv[1:] or [*SIZES, *others]
+    flags = [word for word in sys.argv[1:] if word == '--record']
+    names = [word for word in sys.argv[1:] if word not in flags] or [*SIZES, *others]
     if len(names) > 1:
         for name in names:
-            subprocess.run([sys.executable, __file__, name], check=True)
+            subprocess.run([sys.executable, __file__, name, *flags], check=True)
     elif names[0] in others:
         others[names[0]]()
     else:
-        bench_model(names[0])
+        bench_model(names[0], record=bool(flags))

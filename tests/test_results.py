@@ -75,6 +75,9 @@ def test_a_row_without_a_log_says_so_and_scores_come_before_numbers_of_the_last_
     assert results.runs_table('new') == [['run', 'seeds', 'S', 'G', 'paper'],
                                          ['`--x 1`', '1', '0.500', '0.250', ''],
                                          ['`--x 2`', '0', 'not run', '', '0.7']]
+    other = {'of': 'new', 'labels': {'one': 'first'}, 'columns': {'G': 'gate'}, 'digits': 1}
+    monkeypatch.setitem(results.SPECS, 'other', other)
+    assert results.runs_table('other') == [['run', 'seeds', 'G'], ['first', '1', '0.2']]
 
 
 def test_blind_scores_by_hand():

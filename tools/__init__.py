@@ -1,2 +1,22 @@
-"""Commands around the papers, python -m tools.NAME, and their parts."""
+"""What serves the papers without being one. Commands, each `python -m tools.NAME`:
+
+    extract     features of video files             encoders, backbones, i3d, video
+    show        figures, curves, a page of runs     figures, page
+    grounding   attention against the truth
+    results     tables and logs of published runs   course (the tables of docs/COURSE.md)
+    papers      the list of differences from the papers
+    exercise    exercises that grade themselves     labs, errata, grader
+    annotate    a paper's file as a page            trace (shapes of tensors)
+
+On the right are the files that only this command needs. train.py and evaluate.py use the others:
+
+    runs        what a run is, and the contract with a paper's file
+    flags       the command line of train.py -> a run
+    datasets    captions and labels, as their authors publish them
+    checkpoints, log, scores    what a run leaves on the disk
+    machine     device, threads, locks, files that are replaced as a whole
+    java        the process that computes METEOR and splits captions into words
+    caption     captions for a user's own videos
+    word2vec    first values of the word embedding
+"""
 import shapes  # noqa: F401, first of all: Ctrl-C while importing is one line

@@ -38,6 +38,7 @@ RESULTS = TOP / 'results'
 PAGES = ('README.md', 'docs/RESULTS.md', 'docs/COURSE.md')
 SPECS = tomllib.loads((RESULTS / 'tables.toml').read_text())
 PANELS = SPECS.pop('training')
+RUNNABLE = [table for table, spec in SPECS.items() if 'runs' in spec]
 CONSTANT = 'constant '              # flags that begin with this word: no training, one caption
 
 
@@ -270,16 +271,17 @@ def runs_table(table):
     """One row per run, one column per number: mean and range over the seeds"""
     spec = SPECS[table]
     paper = spec.get('paper', {})
+    labels = {row: f'`{command}`' for row, command in spec.get('runs', {}).items()}
     rows = [['run', 'seeds', *spec['columns'], *([paper['heading']] if paper else [])]]
-    for row, command in spec['runs'].items():
-        logs = read(table, row)
+    for row, label in (labels | spec.get('labels', {})).items():
+        logs = read(spec.get('of', table), row)
         cells = []
         for name in spec['columns'].values():
             values = [number(log, name) for log in logs]
-            cells.append(mean_and_range([v for v in values if v is not None], 3))
+            found = [value for value in values if value is not None]
+            cells.append(mean_and_range(found, spec.get('digits', 3)))
         if not logs:
             cells[0] = 'not run'
-        label = spec.get('labels', {}).get(row, f'`{command}`')
         rows.append([label, str(len(logs)), *cells, *([paper.get(row, '')] if paper else [])])
     return rows
 
@@ -359,8 +361,8 @@ def main(argv):
     if args.jobs < 1 or args.seeds is not None and args.seeds < 1:
         raise BadInput('--seeds and --jobs must be at least 1')
     if not args.words:
-        for table, spec in SPECS.items():
-            total = seeds_of(table, args) * len(spec['runs'])
+        for table in RUNNABLE:
+            total = seeds_of(table, args) * len(SPECS[table]['runs'])
             print(f'{table}: {total - len(missing(table, seeds_of(table, args)))} of {total} runs')
         return
     if args.words[0] == 'mean':
@@ -379,7 +381,7 @@ def main(argv):
     if verb not in ([], ['run']):
         raise BadInput(f'{" ".join(verb)}: expected `run TABLE` or `TABLE`')
     if verb:
-        choose('table', table, SPECS)
+        choose('table', table, RUNNABLE)
         make_runs(table, args)
     print(runs.markdown(TABLES[table]()))
 
