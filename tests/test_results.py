@@ -1,5 +1,6 @@
 """Tables from logs: every published number comes from a file in results/. And the runs that come
 with the project."""
+import argparse
 import inspect
 import json
 import shutil
@@ -106,6 +107,31 @@ def test_a_record_says_where_the_attention_of_a_run_was(name, tmp_path, monkeypa
     assert found['box subject'] == roles['subject', 'box'] > roles['subject', 'box chance']
     assert found['CIDEr error'] == pytest.approx((5 / 3) ** 0.5 / 2)    # of 0, 1, 2, 3
     assert ('refocused key' in found) == (name == 'vre') and keys.items() <= found.items()
+
+
+def test_an_ensemble_of_equal_runs_scores_like_one_of_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(dataset, 'SIZES', {'train': 1, 'val': 1, 'test': 3})
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadInput, match='an ensemble needs several runs, found 0'):
+        results.ensemble_run('ensemble one', 'new', 'data')
+    for seed in (0, 1):
+        shutil.copytree(SHIPPED / 'stats', f'runs/new/one-{seed}')
+    found = results.ensemble_run('ensemble one', 'new', 'data')
+    run, model = checkpoints.load(SHIPPED / 'stats', 'data')
+    alone, _, _ = evaluate.evaluate(run, model, runs.open_split(run), run.training.beam)
+    assert found['runs'] == 2 and found['videos'] == 3
+    for name in ('CIDEr', 'loss', 'slots'):
+        assert found['scores'][name] == pytest.approx(alone[name], abs=1e-5)
+
+
+def test_ensembles_come_last_and_have_one_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, 'RESULTS', tmp_path)
+    spec = {'runs': {'both': 'ensemble one', 'one': '--x 1', 'same': 'constant --x 1'}}
+    monkeypatch.setitem(results.SPECS, 'new', spec)
+    made = []
+    monkeypatch.setattr(results, 'make_run', lambda table, row, seed, root: made.append((row, seed)))
+    results.make_runs('new', argparse.Namespace(jobs=1, seeds=2, root='data'))
+    assert made == [('one', 0), ('one', 1), ('same', 0), ('both', 0)]
 
 
 def test_the_constant_caption_is_the_one_that_fits_most_videos():

@@ -29,6 +29,7 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
+import decode
 import evaluate
 from data import BadInput, choose
 from tools import checkpoints, course, flags, grounding, machine, runs
@@ -39,7 +40,9 @@ PAGES = ('README.md', 'docs/RESULTS.md', 'docs/COURSE.md')
 SPECS = tomllib.loads((RESULTS / 'tables.toml').read_text())
 PANELS = SPECS.pop('training')
 RUNNABLE = [table for table, spec in SPECS.items() if 'runs' in spec]
-CONSTANT = 'constant '              # flags that begin with this word: no training, one caption
+# Rows without a training of their own:
+CONSTANT = 'constant '              # and flags: the best constant caption
+ENSEMBLE = 'ensemble '              # and a row: all runs of this row together
 
 
 # ------------------------------------------------------------------------------------------- logs
@@ -145,17 +148,43 @@ def constant_run(command, root):
     caption = constant_caption(train.captions)
     said = dict.fromkeys(corpus.ids, caption)
     scores, each = evaluate.score(corpus.captions, {i: [caption] for i in said})
-    scores |= blind_scores(corpus.captions, said, each)
-    return {'command': command, 'seed': 0, 'caption': caption, 'split': corpus.split,
-            'videos': len(said), 'scores': rounded(scores), 'epochs': []}
+    return {'caption': caption, **summary(command, corpus, (scores, said, each))}
+
+
+def ensemble_run(command, table, root):
+    """Score the runs of one row together, on the test videos -> record"""
+    row = command.removeprefix(ENSEMBLE)
+    folders = sorted(Path('runs', table).glob(f'{row}-[0-9]'))
+    if len(folders) < 2:
+        raise BadInput(f'runs/{table}/{row}-*: an ensemble needs several runs, found '
+                       f'{len(folders)}; train them here, without their logs in results/{table}')
+    loaded = [checkpoints.load(folder, root) for folder in folders]
+    run, _ = loaded[0]
+    corpus = runs.open_all(loaded)
+    model = decode.Ensemble([model for _, model in loaded])
+    found = evaluate.evaluate(run, model, corpus, run.training.beam, quick=False)
+    return {'runs': len(loaded), 'beam': run.training.beam,
+            'length_penalty': run.training.length_penalty, **summary(command, corpus, found)}
+
+
+def summary(command, corpus, found):
+    """found: what evaluate.evaluate() returned -> record of a row without a training"""
+    scores, said, each = found
+    scores = scores | blind_scores(corpus.captions, said, each)
+    return {'command': command, 'seed': 0, 'split': corpus.split, 'videos': len(said),
+            'scores': rounded(scores), 'epochs': []}
 
 
 # ------------------------------------------------------------------------------------------- runs
 
 def missing(table, seeds):
-    """-> [(row, seed)] of the runs that have no file yet"""
-    return [(row, seed) for row in SPECS[table]['runs'] for seed in range(seeds)
-            if not (RESULTS / table / f'{row}-{seed}.json').exists()]
+    """-> [(row, seed)] of the runs that have no file yet. A row without training has one run."""
+    found = []
+    for row, command in SPECS[table]['runs'].items():
+        for seed in range(1 if command.startswith((CONSTANT, ENSEMBLE)) else seeds):
+            if not (RESULTS / table / f'{row}-{seed}.json').exists():
+                found.append((row, seed))
+    return found
 
 
 def command_of(table, row, seed):
@@ -168,6 +197,8 @@ def make_run(table, row, seed, root):
     command = command_of(table, row, seed)
     if command.startswith(CONSTANT):
         found = constant_run(command, root)
+    elif command.startswith(ENSEMBLE):
+        found = ensemble_run(command, table, root)
     else:
         folder = train(table, row, seed, root)
         found = record(folder, command)
@@ -214,13 +245,16 @@ def ship(folder, name):
 
 
 def make_runs(table, args):
-    """Make the missing runs of a table, several at a time. A run that fails stops none of the
-    others."""
+    """Make the missing runs of a table, several at a time, then its ensembles. A run that fails
+    stops none of the others."""
     failed = []
     torch.set_num_threads(1)
+    ensembles = [row for row, flags in SPECS[table]['runs'].items() if flags.startswith(ENSEMBLE)]
+    todo = missing(table, seeds_of(table, args))
+    late = [(row, seed) for row, seed in todo if row in ensembles]
     with ThreadPoolExecutor(args.jobs) as pool:
         started = [pool.submit(make_run, table, row, seed, args.root)
-                   for row, seed in missing(table, seeds_of(table, args))]
+                   for row, seed in todo if row not in ensembles]
         try:
             for run in tqdm(started, desc=table, unit=' runs'):
                 if run.exception():
@@ -228,6 +262,8 @@ def make_runs(table, args):
         except KeyboardInterrupt:
             pool.shutdown(cancel_futures=True)              # those that run save and stop
             raise
+    for row, seed in late:
+        make_run(table, row, seed, args.root)
     if failed:
         raise BadInput('; '.join(failed))
 
@@ -362,8 +398,9 @@ def main(argv):
         raise BadInput('--seeds and --jobs must be at least 1')
     if not args.words:
         for table in RUNNABLE:
-            total = seeds_of(table, args) * len(SPECS[table]['runs'])
-            print(f'{table}: {total - len(missing(table, seeds_of(table, args)))} of {total} runs')
+            todo = len(missing(table, seeds_of(table, args)))
+            there = len(list((RESULTS / table).glob('*.json')))
+            print(f'{table}: {there} of {there + todo} runs')
         return
     if args.words[0] == 'mean':
         if len(args.words) == 1:
