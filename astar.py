@@ -113,8 +113,8 @@ class Config:
 # weights in +-0.01 are too small.
 PRESETS = {
     'shapes': dict(frame_features='clip', hidden=256, embed=128, attn=128, dropout=0.2, init=0.0,
-                   rate=2e-3, schedule='cosine', epochs=6, videos_per_batch=16,
-                   captions_per_video=5, max_len=20),
+                   align_init='identity', rate=2e-3, schedule='cosine', epochs=6,
+                   videos_per_batch=16, captions_per_video=5, max_len=20),
     'puzzle': dict(hidden=64, embed=32, attn=32, dropout=0.0, init=0.0, align_init='identity',
                    rate=5e-3, schedule='cosine', epochs=6, videos_per_batch=16,
                    captions_per_video=1, max_len=4, beam=1),

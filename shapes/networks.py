@@ -6,12 +6,14 @@
     8 frames (112, 112, 3)   --a narrow C3D-->  'c3d_pool2' (4, 28, 28, 16) ... 'c3d_fc7' (512)
 
 They replace the pretrained networks of the papers. Training gives every cell of the grid its own
-labels: which shape covers it, its colour, its motion, and how it relates to the other shape.
+labels: which shape covers it, its colour, its motion, and how it relates to the other shape. The
+top of C3D then learns actions alone, as the papers' C3D did on Sports-1M.
 
 Letters:  N clips, F frames, H W height and width
 """
 import argparse
 import hashlib
+import math
 from functools import partial
 from pathlib import Path
 
@@ -246,14 +248,15 @@ WIDTH = 8                                       # filters of conv1
 FRAMES = (0, 2, 4, 6, 9, 11, 13, 15)            # the frames that it sees: half of them
 # Maps that learn labels of cells -> for each unit of time the frame in its middle
 DENSE = {'pool3': (3, 12), 'pool4': (7,)}
-# pool5 and fc8 learn the slots of the clip. Each slot has one more class, for its absence.
+# At first pool5 and fc8 learn the slots of the clip. Each slot has a class more, for its absence.
 SLOT_NAMES = {'subject': SHAPES, 'colour': COLOURS, 'action': ACTIONS, 'object': SHAPES,
               'object colour': COLOURS, 'relation': RELATIONS, 'second action': SIMPLE}
 SLOT_SIZES = {slot: len(names) + 1 for slot, names in SLOT_NAMES.items()}
+TOP = ('conv5a', 'conv5b', 'fc6', 'fc7', 'fc8')         # layers that learn actions alone
 
 
 def load_c3d():
-    return load_half(c3d.C3D(WIDTH, sum(SLOT_SIZES.values())), C3D_WEIGHTS)
+    return load_half(c3d.C3D(WIDTH, len(ACTIONS)), C3D_WEIGHTS)
 
 
 @torch.no_grad()
@@ -296,7 +299,7 @@ def c3d_losses(parts, batch, number=None):
 
 def train_c3d(clips):
     """Trains on this number of clips, writes the weight file. pool3 and pool4 learn the labels of
-    cells. fc8 and the mean of pool5 learn the slots."""
+    cells; fc8 and the mean of pool5 learn the slots. Then the top learns actions alone."""
     torch.manual_seed(world.SEED)
     net = c3d.C3D(WIDTH, sum(SLOT_SIZES.values()), dropout=0.0)
     add_norms(net.layers)
@@ -306,7 +309,38 @@ def train_c3d(clips):
     heads['pool5'] = nn.Linear(c3d.CHANNELS['pool5'] * WIDTH, sum(SLOT_SIZES.values()))
     fit('C3D', nn.ModuleList([net, heads]), clips, slot_item, c3d_losses)
     fold_norms(net.layers)
+    train_top(net, math.ceil(clips / 3))
     save_half(net, C3D_WEIGHTS)
+
+
+def action_item(scene):
+    """-> frames uint8 (8, 112, 112, 3), labels bool (14): one or two actions"""
+    labels = np.isin(np.arange(len(ACTIONS)), world.labels(scene))
+    return world.render(scene, FRAMES), labels
+
+
+def action_losses(net, batch, number=None):
+    """batch of action_item() -> loss (), {'action': share of clips whose most probable action is
+    one of theirs}"""
+    frames, labels = batch
+    logits = net(c3d.to_input(frames))
+    loss = -(labels * logits.log_softmax(1)).sum(1).mean()
+    right = labels.gather(1, logits.argmax(1, keepdim=True))
+    return loss, {'action': right.float().mean().item()}
+
+
+def train_top(net, clips):
+    """Replaces the layers TOP by new ones, which learn actions alone. The layers below stay as they
+    are. So pool5 and fc7 know actions, while the maps below still know shapes and colours."""
+    torch.manual_seed(world.SEED)
+    net.requires_grad_(False)
+    new = c3d.C3D(WIDTH, len(ACTIONS)).layers
+    top = nn.ModuleDict({name: new[name] for name in TOP})
+    add_norms(top)
+    net.layers.update(top)
+    fit('top of C3D', net, clips, action_item, action_losses)
+    fold_norms(top)
+    net.layers.update(top)
 
 
 def main(args=None):
@@ -314,7 +348,7 @@ def main(args=None):
         'Train the networks of shapes again. Their weights are included.'))
     parser.add_argument('--network', choices=('clip', 'c3d'), help='train only this one')
     parser.add_argument('--clips', type=int, default=24000,
-                        help='training clips for each (default: 24000, about 10 and 20 minutes)')
+                        help='training clips for each (default: 24000, about 10 and 25 minutes)')
     args = parser.parse_args(args)
     if args.network != 'c3d':
         train_clip_cnn(args.clips)
