@@ -79,8 +79,8 @@ class Config:
     bottleneck: int = 64                # hidden units of the variant mlp
     # UNSPECIFIED: the rate and place of dropout; we chose 0.5 on the input and output of the LSTM.
     dropout: float = 0.5                # dropout on the input and output of the LSTM
-    init: float = 0.01                  # initial weights: uniform in +-init, appendix; 0: as torch
-    align_init: str = 'random'          # initial alignment: random (appendix) or identity
+    init: float = 0.01                  # weights start uniform in +-init, appendix; 0: torch's own
+    align_init: str = 'random'          # start of the alignment: random (appendix) or identity
     optimizer: str = 'adam'             # adam, adamw or rmsprop, appendix
     rate: float = 2e-4                  # learning rate, appendix
     weight_decay: float = 0.0           # strength of the weight decay; none in the paper (Datasets)

@@ -65,7 +65,7 @@ class Config:
     rank_weight: float = 0.01       # weight of the ranking loss, Eq. 6
     # Not in the paper: Eq. 12 multiplies the gradient of a branch by its weight, so a branch that
     # learns slowly, such as ST for the order of frames, can lose its weight before it has learned.
-    even_mix: int = 0               # number of first epochs in which ST and TS weigh the same
+    even_mix: int = 0               # number of first epochs with equal weights of ST and TS
     eta: float = 24.0               # scheduled sampling, Sec. 4.1: the smaller, the more; 0: none
     reward_after: int = 10          # epochs of cross-entropy before the rewards, Sec. 3.4
     # UNSPECIFIED: which BLEU is the reward; we chose BLEU-4, smoothed.

@@ -127,7 +127,7 @@ PRESETS = {
                    rate=2e-3, schedule='cosine', videos_per_batch=32, captions_per_video=5,
                    min_count=1, warm_epochs=5, joint_epochs=16, frozen_epochs=26, reward_epochs=1,
                    reward_rate=2e-4, patience=26),
-    # Stage warm lasts until step 1 can use a right key, as the middle frame is in every second clip.
+    # Stage warm lasts until step 1 can use a right key (the middle frame, in every second clip).
     'puzzle-key': dict(features=('symbols', 'sound'), hidden=64, attn=64, normalise=False,
                        dropout=0.0, sampling=0.0, rate=5e-3, schedule='cosine', min_count=1,
                        videos_per_batch=64, max_len=3, warm_epochs=10, joint_epochs=20,
