@@ -1,4 +1,4 @@
-"""The tables of docs/COURSE.md: what to read, what to run and to expect, and the exercises.
+"""The tables of docs/COURSE.md: what to read, what to run and expect, and the exercises.
 
 `python -m tools.results write` puts them into the page. Line numbers come from the files and scores
 from the logs in results/, so neither can become wrong without a failing test.
@@ -31,7 +31,7 @@ READ = {
         ('stats.py', 'TimeThenSpace', 'Eq. 9 to 11', 'the temperature; a missing softmax'),
         ('stats.py', 'Visual.forward', 'Eq. 12', 'what the gradient of each branch is multiplied '
                                                  'by'),
-        ('stats.py', 'reinforce', 'Sec. 3.4', 'why its value means nothing, only its gradient')],
+        ('stats.py', 'reinforce', 'Sec. 3.4', 'why its gradient matters, but not its value')],
     4: [('c3d.py', 'receptive_field', 'ASTAR, tables 4 and 5', 'size, stride and centre'),
         ('astar.py', 'Convolution', 'Eq. 3', 'one convolution and one pooling bring each layer '
                                              'to the same grid'),
