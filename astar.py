@@ -11,7 +11,7 @@ Leaves out: fine-tuning of C3D (the paper does not do it either), a preset for M
 
     pool2 --7x7x7 convolution, ReLU, max 8--+
     pool3 --5x5x5 convolution, ReLU, max 4--+-- a: I places x L layers --alpha--> s_t --beta--> z_t
-    pool4 --3x3x3 convolution, ReLU, max 2--+   I = 4 x 4 x ceil(N/16), L = 4
+    pool4 --3x3x3 convolution, ReLU, max 2--+   I = 4 x 4 x ceil(frames/16), L = 4
     pool5 ----------------------------------+   alpha and beta depend on h_t-1
 
     z_t, y_t-1 --LSTM--> h_t --> y_t            for t >= 2
@@ -68,7 +68,7 @@ def layers_of(variant):
 @dataclass
 class Config:
     variant: str = 'soft'               # a row of the paper's tables
-    features: tuple = ()                # maps from low to high, then fc7 (by variant)
+    features: tuple = ()                # names: maps from low to high, then fc7; by variant
     # UNSPECIFIED: which ResNet the variant resnet reads; we chose the one with 152 layers.
     frame_features: str = 'resnet152'   # features of the variant resnet
     hidden: int = 512                   # H, units of the LSTM, appendix
@@ -79,8 +79,8 @@ class Config:
     bottleneck: int = 64                # hidden units of the variant mlp
     # UNSPECIFIED: the rate and place of dropout; we chose 0.5 on the input and output of the LSTM.
     dropout: float = 0.5                # dropout on the input and output of the LSTM
-    init: float = 0.01                  # first weights: uniform in +-init, appendix; 0: torch's own
-    align_init: str = 'random'          # first alignment: random, appendix, or identity
+    init: float = 0.01                  # weights start uniform in +-init, appendix; 0: torch's own
+    align_init: str = 'random'          # start of the alignment: random (appendix) or identity
     optimizer: str = 'adam'             # adam, adamw or rmsprop, appendix
     rate: float = 2e-4                  # learning rate, appendix
     weight_decay: float = 0.0           # strength of the weight decay; none in the paper (Datasets)
@@ -109,7 +109,7 @@ class Config:
             self.features = (*maps, 'c3d_fc7')
 
 
-# The paper tunes nothing per dataset. The maps of shapes have few channels, and for them first
+# The paper tunes nothing per dataset. The maps of shapes have few channels, and for them initial
 # weights in +-0.01 are too small.
 PRESETS = {
     'shapes': dict(frame_features='clip', hidden=256, embed=128, attn=128, dropout=0.2, init=0.0,
@@ -166,11 +166,11 @@ class Convolution(nn.Module):
         x = F.max_pool3d(x, self.pool, ceil_mode=True)              # Eq. 3, second half of f
         return x.permute(0, 2, 3, 4, 1)
 
-    # DEVIATION: paper starts U in Eq. 3 at random, as all weights, here --align-init identity
+    # DEVIATION: paper starts U in Eq. 3 at random, like all weights, here --align-init identity
     # starts it as the identity, because from a random start the puzzle `layer` is not solved: its
-    # noun is not learned even from pool2 alone. pool5, which needs no alignment, then gets beta.
+    # noun is not learned even from pool2 alone, and beta chooses pool5, which needs no alignment.
     def start_as_identity(self):
-        """Channel d of the aligned map starts as channel d mod C of the map: ReLU, maximum."""
+        """Channel d of the aligned map starts as ReLU and maximum of channel d mod C of the map."""
         weight = self.wide.layer.weight.data                        # (D, C, k, k, k)
         D, C, *kernel = weight.shape
         weight.zero_()
@@ -384,7 +384,8 @@ def read_feature(batch, name, shape):
 
 
 def start_weights(model, init, align_init):
-    """Draw the first weights as the appendix says. init = 0 keeps torch's outside the LSTM."""
+    """Initialise the weights as the appendix says. init = 0 keeps torch's own initial weights,
+    except for biases and recurrent weights."""
     for name, parameter in model.named_parameters():
         if 'weight_hh' in name:
             for gate in parameter.data.chunk(4):                    # (H, H) each
@@ -441,7 +442,7 @@ class Captioner(nn.Module):
             return {}, self.encode_frames(whole, whole_mask)
         mean = whole.sum(1) / whole_mask.sum(1, keepdim=True)       # over windows  (N, 64 * width)
         h = self.first(mean).tanh()                                 # h_1 = tanh(C a_L+1)  (N, H)
-        # UNSPECIFIED: the first cell c_1 of the LSTM; we chose 0.
+        # UNSPECIFIED: the first cell state c_1 of the LSTM; we chose 0.
         state = (h, torch.zeros_like(h))
         memory = self.encode_maps(maps) if self.layers else {}
         if self.cfg.variant == 'fc7-every':

@@ -36,9 +36,9 @@ concludes that all four aligned maps see exactly the same pixels, although its o
 combine to 32i-63..32i+38. In fact they see 62, 86, 118 and 150 pixels. A better statement is true:
 on every axis the four maps have the same stride and the same centre. They are aligned and nested.
 
-Letters:    N videos in a batch, F frames of each; B videos of equal length with N frames (the
-            papers' N); M windows of 16 frames; C channels or classes; n, y, x steps of time, rows
-            and columns of a map
+Letters:    in Recogniser N videos of F frames; in C3D B videos of N frames (the papers' N);
+            M windows of 16 frames; C channels or classes; n, y, x steps of time, rows and columns
+            of a map
 """
 from dataclasses import dataclass
 

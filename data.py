@@ -236,7 +236,7 @@ class Features:
             place = f'{self.path}: the feature of {video!r}'
             if value.dtype.kind not in 'biuf' or not 1 <= value.ndim <= 4 or 0 in value.shape:
                 raise BadInput(f'{place} has shape {value.shape} and type {value.dtype}; expected '
-                               'numbers, and (D,), (F, D), (F, L, D) or (F, Y, X, D), without a 0')
+                               'numbers, axes (D,), (F, D), (F, L, D) or (F, Y, X, D), none empty')
             one = value.shape if value.ndim == 1 else value.shape[1:]
             if shape is not None and one != shape:
                 raise BadInput(f'{place} has {one} per frame, but {ids[0]!r} has {shape}')
@@ -289,8 +289,8 @@ class Batches:
         return -(-visits // self.videos)
 
     def epoch(self, epoch, seed=0, start=0, rank=0, world=1):
-        """Yield the batches from number `start` on. Of each batch, the process number `rank` of
-        `world` processes gets its part."""
+        """Yield the batches from number `start` on. Process number `rank` of `world` processes gets
+        its part of each batch."""
         visits = self.visits(epoch, seed)
         for i in range(start * self.videos, len(visits), self.videos):
             joined = visits[i:i + self.videos]

@@ -29,7 +29,7 @@ from data import EOS, PAD
 
 class Shared:
     """A tensor x (N, ...), one row per video, that B captions read without a copy for each of them.
-    rows (B,) is the video of each caption. In a tree, select() and the loops below change rows."""
+    rows (B,) is the video of each caption. select() and the loops below change only rows."""
 
     def __init__(self, x, rows=None):
         self.x = x
@@ -202,7 +202,7 @@ def beam(model, memory, state, max_len, K, *, length_penalty=0.0):
         kept = words.gather(1, parent[..., None].expand(-1, -1, t))
         words = torch.cat([kept, token[..., None]], 2)
         done = done.gather(1, parent) | (token == EOS)
-        # Scores only fall, so no beam can overtake a best beam that is finished, except by length.
+        # Scores only fall, so no beam can overtake a finished best beam, unless length counts.
         if done.all() or (length_penalty == 0 and done[:, 0].all()):
             break
     ranking = score / (words != PAD).sum(2) ** length_penalty               # (N, K)

@@ -5,7 +5,7 @@
     evaluate(run, model, corpus)  scores of a model on one split
     report(runs, model, corpus)   the same, printed and written to the run's folder
 """
-import shapes  # noqa: F401, first of all: Ctrl-C while importing is one line
+import shapes  # noqa: F401, imported first, so that Ctrl-C during imports prints one line
 
 import functools
 import math
@@ -123,8 +123,8 @@ class CiderD:
         return where, sizes
 
     def size(self, counts):
-        """n-gram counts -> norm of the tf-idf vector for each n, number of bigrams (which is the
-        original's measure of length)"""
+        """n-gram counts -> norm of the tf-idf vector for each n; number of bigrams, by which the
+        original code measures length"""
         squares = [0.0] * 4
         length = 0
         for gram, count in counts.items():
@@ -164,7 +164,7 @@ class Bleu4:
 
     def __init__(self, references):
         self.lengths = {i: [len(r.split()) for r in several] for i, several in references.items()}
-        self.most = {}                                  # id -> {n-gram: its most in one reference}
+        self.most = {}                                  # id -> {n-gram: its maximum per reference}
         for i, several in references.items():
             self.most[i] = functools.reduce(Counter.__or__, map(ngrams, several))
 
@@ -215,7 +215,7 @@ class MeteorReward:
 
 REWARDS = {
     # The end of a caption counts as a word. Without it all n-grams of "a man is playing a" are
-    # right, and captions learn to stop too soon.
+    # right, and the model learns to stop too soon.
     'cider': functools.partial(CiderD, end=' <eos>'),
     'bleu4': Bleu4, 'rouge': RougeL, 'meteor': MeteorReward,
 }
@@ -427,7 +427,7 @@ def parse(argv):
     args = parser.parse_args(argv)
     if args.json is not None and (os.path.isdir(args.json)
                                   or not os.path.isdir(os.path.dirname(args.json) or '.')):
-        raise BadInput(f'--json {args.json}: name a file, in a folder that is there')
+        raise BadInput(f'--json {args.json}: name a file in a folder that exists')
     return args
 
 

@@ -77,7 +77,7 @@ class Config:
     gate: bool = True                 # describe: the gate beta_t, Eq. 3.5; without it beta_t is 1
     penalty: float = 1.0              # lambda, weight of the attention penalty, Sec. 3.2.2
     penalty_over: str = 'sum'         # penalty over the places: sum (Eq. 2.7, 3.6) or mean (code)
-    sigmoids: bool = False            # recognise: one sigmoid per class, for several at once
+    sigmoids: bool = False            # recognise: a sigmoid per class, if clips have several labels
     dropout: float = 0.5              # dropout on non-recurrent connections, Sec. 2.2.2 and 3.2.2
     block: int = 30                   # frames that the Recogniser reads at a time, Sec. 2.2.2
     block_stride: int = 1             # frames from one block to the next at test time, Sec. 2.2.2
@@ -88,8 +88,9 @@ class Config:
     # UNSPECIFIED: the learning rate, gradient clipping and the batch size of chapter 3; we chose
     # the rate of the author's code for chapter 2 (src/actrec.py: Adam at 2e-4, constant), a norm of
     # 5, and 32 videos with 5 captions each.
-    # DEVIATION: author's code for chapter 2 has 128 blocks in a batch and does not clip, here 32
-    # clips and a norm of 5, because a batch holds whole clips, and an epoch only one block of each.
+    # DEVIATION: author's code for chapter 2 has 128 blocks in a batch and no gradient clipping,
+    # here 32 videos and a norm of 5, because a batch holds whole videos, and an epoch only one
+    # block of each.
     rate: float = 2e-4                # learning rate
     schedule: str = 'constant'        # learning rate over time: constant or cosine
     clip: float = 5.0                 # largest norm of the gradient
@@ -123,7 +124,8 @@ PRESETS = {
                      block=3, rate=3e-4, epochs=30, videos_per_batch=8, patience=30),
     'shapes': dict(features=('clip',), hidden=256, embed=128, dropout=0.0, penalty=0.0, rate=2e-3,
                    schedule='cosine', weight_decay=0.0, max_len=20),
-    # One region per frame: smaller, and a shorter training, chosen on the validation videos.
+    # Features with one region per frame. The smaller model and the shorter training were chosen on
+    # the validation videos.
     'msvd/vgg16_fc': dict(hidden=256, embed=256, min_count=3, rate=1e-3, schedule='cosine',
                           epochs=2, videos_per_batch=20),
     'shapes/recognise': dict(hidden=128, layers=3, dropout=0.2, block=16),
@@ -135,8 +137,8 @@ PRESETS = {
 
 def doubly_stochastic(alpha, places=None, over='sum'):
     """alpha (B, T, L) -> (B,), the second term of Eq. 2.7 and 3.6 without the factor lambda.
-    places (B, L) is true on real places, None: all are real. over='mean' divides by their number,
-    as the author's code does (src/actrec.py, alpha_reg)."""
+    places (B, L) is true on real places; None means that all are real. over='mean' divides by their
+    number, as the author's code does (src/actrec.py, alpha_reg)."""
     if places is None:
         places = torch.ones_like(alpha[:, 0], dtype=torch.bool)
     gap = (1 - alpha.sum(1)).masked_fill(~places, 0.0)      # (B, L)
@@ -413,7 +415,7 @@ class Captioner(nn.Module):
 
     def look(self, token, h, memory):
         """token (B,) or None, h (B, H) -> expected feature (B, D), alpha (B, F, L), 0 on padding.
-        avgpool looks everywhere alike, and first looks nowhere after its first word."""
+        The variant avgpool weights all places equally; first has no attention after word 1."""
         uniform = memory['uniform']
         if self.cfg.variant == 'avgpool':
             return memory['mean'], uniform
@@ -435,8 +437,8 @@ class Captioner(nn.Module):
         """token (B,) or None -> logits (B, V), state, aux: space (B, F, L), gate (B,), which is 1
         if cfg.gate is false"""
         h, _ = state[-1]                                                # of the top LSTM
-        # UNSPECIFIED: the gate and the penalty of the baselines; we chose the gate for both, and
-        # the penalty for first (on the attention of the first word), but not for avgpool.
+        # UNSPECIFIED: whether the baselines first and avgpool have the gate and the penalty; we
+        # chose the gate for both, and the penalty only for first, on its only attention.
         expected, alpha = self.look(token, h, memory)
         beta = h.new_ones(len(h), 1)
         if self.cfg.gate:
@@ -481,6 +483,6 @@ VIEW = {
     'bars': {'gate': ('gate',)},
     'parts': 4,
     'legend': 'Above each word: the most attended frame of each quarter of the clip. Each word has '
-              'its own scale of brightness. The strip shows the weight of every frame, the gate '
-              'how much of what is seen reaches the word.',
+              'its own scale of brightness. The strip shows the weight of every frame. The gate is '
+              'the share of what is seen that reaches the word.',
 }

@@ -1,4 +1,4 @@
-"""Should a word first choose a place and follow it in time, or first choose a moment?
+"""Should a word first choose a place and follow it through time, or first choose a moment?
 
 Paper:      A. Cherian, J. Wang, C. Hori, T. K. Marks. "Spatio-Temporal Ranked-Attention Networks
             for Video Captioning." WACV 2020. arXiv:2001.06127, doi:10.1109/WACV45572.2020.9093291
@@ -47,7 +47,7 @@ class Config:
     features: tuple = ('i3d',)      # kinds of features, Sec. 4.1; their frame rates may differ
     variant: str = 'stats'          # the attention, a row of table 1: ST, TS, or both (stats)
     pool: str = 'mean+ranked'       # how ST pools over time: a row of table 2 (ts does not use it)
-    category: bool = False          # learn to tell the category of a video too, table 4 (+C)
+    category: bool = False          # learn to predict the video's category too, table 4 (+C)
     visual: int = 512               # D, size of the visual embedding, Sec. 4.1
     embed: int = 256                # E, size of a word embedding, Sec. 4.1
     attn: int = 128                 # A, hidden units of every attention, Sec. 4.1
@@ -65,8 +65,8 @@ class Config:
     rank_weight: float = 0.01       # weight of the ranking loss, Eq. 6
     # Not in the paper: Eq. 12 multiplies the gradient of a branch by its weight, so a branch that
     # learns slowly, such as ST for the order of frames, can lose its weight before it has learned.
-    even_mix: int = 0               # first epochs, in which ST and TS have equal weights
-    eta: float = 24.0               # scheduled sampling, Sec. 4.1; a small eta means more; 0: none
+    even_mix: int = 0               # number of first epochs with equal weights of ST and TS
+    eta: float = 24.0               # scheduled sampling, Sec. 4.1: the smaller, the more; 0: none
     reward_after: int = 10          # epochs of cross-entropy before the rewards, Sec. 3.4
     # UNSPECIFIED: which BLEU is the reward; we chose BLEU-4, smoothed.
     reward: str = 'meteor+bleu4'    # metrics whose sum is the reward, Sec. 3.4
@@ -106,8 +106,9 @@ PRESETS = {
                    max_len=4, beam=1, reward='', patience=20),
     'msvd': dict(features=('i3d',), min_count=3, captions_per_video=5),
     'msrvtt': dict(features=('i3d',), min_count=3, captions_per_video=5),
-    # One region per frame: a shorter training, chosen on validation videos and on 200 training
-    # videos that were held back. No rewards: they gained less than the search (docs/RESULTS.md).
+    # Features with one region per frame. The shorter training was chosen on validation videos and
+    # on 200 training videos that were held back. No rewards: they gained less than beam search did
+    # (docs/RESULTS.md).
     'msvd/vgg16_fc': dict(optimizer='adam', rate=5e-4, schedule='cosine', epochs=4, eta=6.0,
                           videos_per_batch=20, reward='', beam=15, length_penalty=0.7),
 }
@@ -429,8 +430,8 @@ class Captioner(nn.Module):
             logs['rank'] = rank.mean().item()
         if cfg.category:
             # UNSPECIFIED: how training uses the category of "+C"; we chose a second task with a
-            # weight of 1: a linear layer tells it from the first state of the LSTM. So captions are
-            # generated without it, as table 4 says ("during training").
+            # weight of 1: a linear layer predicts the category from the first state of the LSTM.
+            # So no category is needed to generate captions, as table 4 says ("during training").
             guess = self.category(videos[1]['h'])                       # (N, categories)
             wrong = F.cross_entropy(guess, batch['category'], reduction='none')[batch['rows']]
             loss = loss + wrong
@@ -457,8 +458,8 @@ class Captioner(nn.Module):
 
 
 def attention(aux):
-    """aux of the T words of one video, without padding frames -> (T, F, L): the weight of each
-    region of each frame, which sums to 1 for every word. F = 1 if all frames share one map. ST
+    """aux of the T words of one video, without padding frames -> (T, F, L): the weights of all
+    regions of all frames, which sum to 1 for every word. F = 1 if all frames share one map. ST
     pools its frames without weights, so its share is spread evenly over them."""
     st = aux.get('st_frames')                                           # (T, F, L or 1)
     if 'st_space' in aux:

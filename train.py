@@ -40,7 +40,7 @@ and may contain
                     the processes exchange them after every epoch
     VIEW            what pictures of this paper show (see tools/figures.py)
 """
-import shapes  # noqa: F401, first of all: Ctrl-C while importing is one line
+import shapes  # noqa: F401, imported first, so that Ctrl-C during imports prints one line
 
 import contextlib
 import dataclasses
@@ -65,7 +65,7 @@ from tools import checkpoints, flags, grounding, java, log, machine, runs
 from tools.runs import Progress
 from tools.word2vec import fill_embedding
 
-OPTIMIZERS = {                      # with the names of what they keep of each parameter
+OPTIMIZERS = {                      # and the names of what they store for each parameter
     'adam': (functools.partial(torch.optim.Adam, fused=True),   # fused: 8 times as fast on a CPU
              ('step', 'exp_avg', 'exp_avg_sq')),
     'adamw': (torch.optim.AdamW, ('step', 'exp_avg', 'exp_avg_sq')),
@@ -86,7 +86,7 @@ def say(text):
     if process()[0] == 0:
         try:
             print(text, flush=True)
-        except BrokenPipeError:                         # nobody reads on, as after `| head -1`:
+        except BrokenPipeError:                         # the reader ended, as in `| head -1`:
             sys.stdout = open(os.devnull, 'w')          # save and stop, as after Ctrl-C
             INTERRUPTS.append('closed pipe')
 
@@ -437,7 +437,7 @@ def main(argv):
             run, model = checkpoints.load(run.path, run.dataset.root, run.device)
             evaluate.report([run], model, runs.open_split(run))
         except KeyboardInterrupt:
-            print(f'\nstopped; the run is whole, and its scores are made by: '
+            print(f'\nstopped; the run is complete; to score it: '
                   f'python evaluate.py {run.path}{root_flag(run)}', file=sys.stderr)
             return 130
 

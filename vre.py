@@ -16,12 +16,12 @@ A KBiGRU is two GRUs that start at a key frame and read outwards, one to each en
     decoder:  [o, h_t-1] attends to V^f and v^s --LSTM, c_0 = o, first input o--> h_t --> word;
               once with o = o1, once with o = o2
 
-The key frame is an arg max, so the cross-entropy cannot train its choice. The refocusing loss is
+The key frame is an arg max, so the cross-entropy cannot train the choice. The refocusing loss is
 there for this: the reward R of a caption is its gain in log-probability from step 1 to step 2. If R
 has risen since the last epoch, the key frame becomes more probable; if R has fallen, it becomes
-less probable. But an arg max never tries another frame, so the loss compares a key with itself. It
-learns nothing (`--key argmax`, as printed; docs/PAPERS.md has the proof). With `--key drawn`, stage
-joint draws two keys from alpha, and the rewards of the two are compared. Three constant keys show
+less probable. But an arg max never tries another frame, so the loss compares a key with itself, and
+the module learns nothing (`--key argmax`, as printed; docs/PAPERS.md has the proof). With `--key
+drawn`, stage joint draws two keys from alpha and compares their rewards. Three constant keys show
 what a key is worth: the middle frame, a random frame, and the true one (`oracle`), for which the
 last feature of --features must be `key`.
 
@@ -67,7 +67,7 @@ SHARED_BUFFERS = ('previous_reward',)                   # each process fills in 
 
 @dataclass
 class Config:
-    features: tuple = ('resnet152',)    # names: of frames (7 x 7 x 2048), then, if any, audio (128)
+    features: tuple = ('resnet152',)    # names: frames (7 x 7 x 2048), then any audio (128)
     variant: str = 'vre'                # row of table 1
     stage: str = 'all'                  # warm, joint, frozen or reward; all: one after another
     key: str = 'argmax'                 # key frame: argmax, drawn, middle, random or oracle
@@ -117,7 +117,8 @@ class Config:
 PRESETS = {
     'msvd': dict(features=('resnet152',)),              # its clips have no sound, Sec. 4.2
     'msrvtt': dict(features=('resnet152', 'vggish')),
-    # One region per frame: smaller, and a shorter training, chosen on the validation videos.
+    # Features with one region per frame. The smaller model and the shorter training were chosen on
+    # the validation videos.
     'msvd/vgg16_fc': dict(hidden=256, attn=128, dropout=0.3, rate=2e-3, schedule='cosine',
                           warm_epochs=1, joint_epochs=2, frozen_epochs=5, reward_epochs=0,
                           videos_per_batch=10, captions_per_video=10),
@@ -126,7 +127,7 @@ PRESETS = {
                    rate=2e-3, schedule='cosine', videos_per_batch=32, captions_per_video=5,
                    min_count=1, warm_epochs=5, joint_epochs=16, frozen_epochs=26, reward_epochs=1,
                    reward_rate=2e-4, patience=26),
-    # Stage warm lasts until step 1 can use a right key: the middle frame of every second clip.
+    # Stage warm lasts until step 1 can use a right key (the middle frame, in every second clip).
     'puzzle-key': dict(features=('symbols', 'sound'), hidden=64, attn=64, normalise=False,
                        dropout=0.0, sampling=0.0, rate=5e-3, schedule='cosine', min_count=1,
                        videos_per_batch=64, max_len=3, warm_epochs=10, joint_epochs=20,
@@ -158,8 +159,9 @@ def attention(aux):
 
 
 VIEW = {'attention': attention, 'bars': {}, 'key': 'key', 'focus': 'focus', 'steps': (1, 2),
-        'legend': 'Above each word: the frame that it looks at most; under it the weights of all '
-                  'frames. Places are chosen apart, on the mean of all frames. Sound is not shown.'}
+        'legend': 'Above each word: the frame that it looks at most, and below it the weights of '
+                  'all frames. Places are chosen separately, on the mean of all frames. Sound is '
+                  'not shown.'}
 
 
 def refocus_loss(reward, previous, scores, key):
@@ -433,18 +435,19 @@ class Captioner(nn.Module):
         length = batch['mask'][self.seen].sum(1)
         if self.cfg.key == 'middle':
             return length // 2
-        # A key that is a random frame, but always the same frame of the same video
+        # A random frame, but always the same one for the same video
         keys = [random.Random(video).randrange(frames)
                 for video, frames in zip(batch['ids'], length.tolist())]
         return torch.tensor(keys, device=length.device)
 
     def watch(self, batch, draws=0):
-        """batch of N videos -> memories: that of step 1 and, if there is one, that of step 2. With
-        draws, there is one of step 2 for each key that is drawn from alpha.
+        """batch of N videos -> memories: one of step 1 and, if there is a step 2, one of step 2.
+        With draws > 0, that many keys are drawn from alpha, and each gives one memory of step 2.
 
-        A memory has audio; frames and, if there is such an attention, space, both prepared; o; if
-        there is an encoder, key (N, F), one-hot, which is the middle frame in step 1; if its
-        scores choose the keys of step 2, scores and focus (N, F), which is their softmax."""
+        A memory is a dict of audio and o, and of
+            frames, space   as prepared for attention; space only if the variant attends to it
+            key (N, F)      one-hot, only with an encoder; in step 1 it is the middle frame
+            scores, focus   (N, F), only if scores choose the keys; focus is their softmax"""
         frames, space, audio = self.read(batch)
         mask = batch['mask'][self.seen]
         memory = {'audio': audio, 'frames': self.attend_frames.prepare(frames, mask)}
@@ -452,7 +455,7 @@ class Captioner(nn.Module):
             everywhere = torch.ones(space.shape[:2], dtype=torch.bool, device=space.device)
             memory['space'] = self.attend_space.prepare(space, everywhere)
         if self.encoder is None:
-            # UNSPECIFIED: c_0 and the first input in the row of table 1 without o; we chose zeros.
+            # UNSPECIFIED: c_0 and the first input in rows of table 1 without o; we chose zeros.
             return [{**memory, 'o': frames.new_zeros(len(frames), self.cfg.hidden)}]
         o1, scores, seen = self.encoder.first(frames, audio, mask)
         one_hot = torch.eye(frames.shape[1], device=frames.device)
@@ -561,7 +564,7 @@ class Captioner(nn.Module):
     def reward(self, memories, batch):
         """-> R (keys, B): the gain in log-probability from step 1 to step 2, for each key"""
         # Eq. 20 is about the probabilities of the given words. Dropout and scheduled sampling would
-        # only add noise: the refocusing loss would follow it.
+        # only add noise, which the refocusing loss would follow.
         training = self.training
         self.eval()
         xe = self.cross_entropy(memories, batch)

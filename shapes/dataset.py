@@ -152,8 +152,8 @@ def is_made(folder, key, about=None):
     notes = read_json(folder / 'annotations.json')
     there = [*folder.glob('annotations.json'), *folder.glob('features/*.npy')]
     if there and not key.keys() <= notes.keys():
-        raise data.BadInput(f'{there[0]} is not one of shapes, so its folder is left alone; move '
-                            'it elsewhere, or choose another --root')
+        raise data.BadInput(f'{there[0]} does not belong to shapes, so its folder is left alone; '
+                            'move it elsewhere, or choose another --root')
     found = read_json(folder / 'features' / 'c3d_fc7.json')
     return key.items() <= notes.items() and (
         not about or about['c3d_fc7'].items() <= found.items())

@@ -1,6 +1,6 @@
 """The networks that turn clips of the embedded world into features, and their training.
 
-    python -m shapes.networks       train both on endlessly many clips, write shapes/weights/*.pt
+    python -m shapes.networks       train both on newly rendered clips, write shapes/weights/*.pt
 
     three frames (56, 56, 9) --ClipCNN-->       'clip' (7, 7, 64), one for each of 16 frames
     8 frames (112, 112, 3)   --a narrow C3D-->  'c3d_pool2' (4, 28, 28, 16) ... 'c3d_fc7' (512)
@@ -36,8 +36,8 @@ UNSEEN = [f'fresh{900000 + i}' for i in range(300)]         # clips that trainin
 
 
 # ------------------------------------------------------- labels of cells
-# Labels of a cell -> number of their classes. A shape acts if it moves and the other one rests, or
-# if it moves behind the other one.
+# Label of a cell -> number of its classes. A shape acts if it moves and the other one rests, or if
+# it moves behind the other one.
 HEADS = {'shape': 1 + len(SHAPES),  # 0: no shape
          'colour': len(COLOURS),
          'motion': 9,               # still, left, right, up, down, grows, shrinks, fades in, out

@@ -1,4 +1,4 @@
-"""Six puzzles. Each can be solved by one mechanism of the papers, and not without it.
+"""Six puzzles. Each can be solved with one mechanism of the papers, but not without it.
 
     python train.py --model stats --dataset puzzle-order
 
@@ -6,7 +6,7 @@ A puzzle is made directly as features, without rendering and without a network, 
 a minute. A symbol is a one-hot vector. The caption consists of a few words, and the score
 `slots` is the share of the words asked for that are right.
 
-    puzzle-place    the noun is the symbol at the marked one of many places  STA: content scores
+    puzzle-place    the noun is the symbol at the one marked place           STA: content scores
     puzzle-order    the verb tells which of two symbols comes first          STaTS: ST, ranked
     puzzle-moment   the noun is the spotlit symbol of the frame that flashes STaTS: TS
     puzzle-both     noun as in moment, verb as in order                      STaTS: both branches
@@ -52,7 +52,7 @@ MARK = 3                                # strength of the mark; with 1 some runs
 def place(rng, count, split):
     """Every place shows a symbol, and one place is marked. The noun is the marked symbol. The mean
     over the places tells only how often each symbol occurs. The noun is the first word, so a model
-    whose first glimpse depends on that mean alone has no second one to find the mark."""
+    whose first glimpse depends on that mean alone has no second glimpse to find the mark."""
     symbol = rng.integers(len(SYMBOLS), size=(count, SIDE * SIDE))      # (N, L)
     marked = rng.integers(SIDE * SIDE, size=count)
     mark = MARK * one_hot(marked, SIDE * SIDE)[..., None]               # (N, L, 1)
@@ -72,9 +72,9 @@ SIMPLE_VERBS = 8                        # the last two, opens and closes, differ
 
 
 def order(rng, count, split):
-    """For each of eight verbs, one symbol occurs in one frame. For `opens` and `closes`, two more
-    symbols both occur: it opens if the first of them comes before the second. Validation and test
-    clips ask about these two verbs."""
+    """Each of eight verbs has a symbol of its own, which occurs in one frame. `opens` and `closes`
+    share two more symbols, which both occur: it opens if the first of them comes before the second,
+    otherwise it closes. Validation and test clips have only these two verbs."""
     verb = rng.integers(len(VERBS), size=count)
     if split != 'train':
         verb = rng.integers(SIMPLE_VERBS, len(VERBS), size=count)
@@ -95,8 +95,9 @@ def order(rng, count, split):
 
 def moment(rng, count, split):
     """Every place of every frame shows a symbol. A spotlight visits another place in each frame,
-    and one frame flashes: the noun is the symbol that is spotlit in this frame. The mean over time
-    of a place tells neither, so an attention that is the same for all frames finds it by chance."""
+    and one frame flashes: the noun is the symbol that is spotlit in this frame. Means over time
+    show neither the place nor the frame, so an attention that is the same for all frames can only
+    guess."""
     symbol = rng.integers(len(SYMBOLS), size=(count, FRAMES, PLACES))
     place = distinct(rng, count, PLACES, FRAMES)                        # (N, F), of the spotlight
     flash = rng.integers(FRAMES, size=count)                            # (N,), the frame
@@ -130,7 +131,7 @@ def both(rng, count, split):
 # --------------------------------------------------------------------------------------- VRE: key
 
 THINGS = ('star', 'moon', 'sun', 'cloud', 'tree', 'bird', 'fish', 'boat')
-BRIGHT = 4.0                            # a symbol's number; with 1, learning was slower
+BRIGHT = 4.0                            # value that marks a symbol; with 1, learning was slower
 
 
 def key(rng, count, split):
@@ -153,16 +154,16 @@ def key(rng, count, split):
 
 # ------------------------------------------------------------------------------ ASTAR: layer
 
-# Maps of C3D -> side of a cell, in cells of pool2. The last cells of pool5 are half outside.
+# Map of C3D -> side of a cell, in cells of pool2. The last cells of pool5 lie half outside pool2.
 CELLS = {'c3d_pool2': 1, 'c3d_pool3': 2, 'c3d_pool4': 4, 'c3d_pool5': 8}
 POOL2 = 28                              # rows and columns of pool2
 
 
 def layer(rng, count, split):
-    """One thing in one place. There, every map of C3D shows one of four symbols. That of pool2 is
-    the noun, that of pool5 is the verb, and those of pool3 and pool4 mean nothing. The maps have
-    the same channels, so a mean over layers does not tell which symbol comes from where. fc7, from
-    which the first word comes, is noise."""
+    """At one place, every map of C3D shows one of four symbols. The symbol of pool2 is the noun,
+    that of pool5 is the verb, and those of pool3 and pool4 mean nothing. The maps have the same
+    channels, so a mean over layers does not tell which symbol comes from which layer. fc7, which
+    gives the first word, is noise."""
     symbols = {name: rng.integers(4, size=count) for name in CELLS}
     row, column = rng.integers(POOL2, size=(2, count))
     feats = {}

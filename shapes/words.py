@@ -39,7 +39,7 @@ SOUNDS = {'beep': ['with a beep', 'and a beep'], 'buzz': ['with a buzz', 'and a 
 
 DIRECTIONS = list(ACTIONS)[:4]
 SIMPLE = list(ACTIONS)[:8]              # one shape, one movement
-ORDER_ONLY = list(ACTIONS)[10:]         # one shape, two movements: only their order tells which
+ORDER_ONLY = list(ACTIONS)[10:]         # one shape, two movements: only their order differs
 
 
 # ------------------------------------------------------- from slots to captions

@@ -2,10 +2,10 @@
 
 A clip has 16 frames of 112 x 112 pixels. One or two shapes perform one of 14 actions in front of a
 textured, noisy background. Some clips begin or end with frames of another scene, and some have a
-sound. Four actions differ from another one only in their long-range order (grows then shrinks or
-shrinks then grows, left and back or right and back). Three neighbouring frames cannot tell them
-apart. Half of the test clips show a combination of shape, colour and action that no training clip
-shows.
+sound. Four actions form two pairs that differ only in the order of their frames (grows then shrinks
+or shrinks then grows, left and back or right and back). Three neighbouring frames never tell which
+of the two it is. Half of the test clips show a combination of shape, colour and action that no
+training clip shows.
 
     id --scene--> a dict --render--> frames (16, 112, 112, 3)
                          --audio---> spectrum (128)
@@ -137,7 +137,7 @@ def choose_times(rng, slots):
 
 
 def scene(id):
-    """id: 'train00017', 'val...', 'test...', or 'fresh000042' (one of endlessly many training clips
+    """id: 'train00017', 'val...', 'test...', or 'fresh000042' (one of any number of training clips
     that are in no split) -> a dict with everything there is to know about the clip. `other` is the
     other scene, and `lead_in` and `lead_out` are the numbers of its frames at the start and end."""
     split = id.rstrip('0123456789')
@@ -254,7 +254,7 @@ def render(scene, steps=range(STEPS)):
     noise = np.frombuffer(rng.bytes(STEPS * SIDE * SIDE * 3), np.uint8)
     # No colour is above 224, so that noise of at most 31 cannot overflow.
     frames = noise.reshape(STEPS, SIDE, SIDE, 3)[list(steps)] & 31
-    # The other scene has the same texture, because a cut would be trivial to see otherwise.
+    # The other scene has the same texture, because otherwise a cut would be trivial to see.
     sceneries = [background(TEXTURES[scene['texture']], rng) for _ in range(2)]
     for frame, t in zip(frames, steps):
         shapes = shown(scene, t)
@@ -268,8 +268,8 @@ def render(scene, steps=range(STEPS)):
 # ------------------------------------------------------- sound
 def spectrum(wave):
     """(S,) at 8192 samples per second -> (128,), the log spectrum, our substitute for VGGish. The
-    noise of this world has 1.97 in every band. We subtract that, because a network would learn
-    little but a bias from an almost constant input."""
+    noise of this world has the mean 1.97 in every band. We subtract it, because from an almost
+    constant input a network would learn little but a bias."""
     bands = np.abs(np.fft.rfft(wave.reshape(-1, 256))[:, 1:])
     return np.log(bands + 1).mean(0) - 1.97
 

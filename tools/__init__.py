@@ -1,4 +1,4 @@
-"""What serves the papers without being one. Commands, each `python -m tools.NAME`:
+"""Everything that serves the papers but is not one of them. Commands, each `python -m tools.NAME`:
 
     extract     features of video files             encoders, backbones, i3d, video
     show        figures, curves, a page of runs     figures, page
@@ -17,6 +17,6 @@ On the right are the files that only this command needs. train.py and evaluate.p
     machine     device, threads, locks, files that are replaced as a whole
     java        the process that computes METEOR and splits captions into words
     caption     captions for a user's own videos
-    word2vec    first values of the word embedding
+    word2vec    initial values of the word embedding
 """
-import shapes  # noqa: F401, first of all: Ctrl-C while importing is one line
+import shapes  # noqa: F401, imported first, so that Ctrl-C during imports prints one line

@@ -2,10 +2,10 @@
 
     python -m tools.annotate stats              writes stats.html; `all`: one page per file
 
-The prose consists of the docstrings and of the comments that have lines of their own. Each stands
-beside the code it speaks of, together with the equations which that code computes. Hovering over a
-name shows the shape that its tensor had in a real training step. One HTML file that needs no
-network and no scripts.
+The prose consists of the docstrings and of the comments that have lines of their own. Each is
+beside the code that it explains, together with the equations that this code computes. Hovering over
+a name shows the shape that its tensor had in a real training step. The page is one HTML file that
+needs no network and no scripts.
 """
 import argparse
 import ast
@@ -153,7 +153,7 @@ def row_starts(source, prose, said):
 
 
 def rows_html(source, shapes, known):
-    """-> HTML of all rows. The code is complete, but what the left side says is hidden there."""
+    """-> HTML of all rows. The code is complete, but prose that is on the left is hidden in it."""
     prose, said = read_prose(source, known)
     equations = computed(source)
     lines = code_lines(source, shapes, known)

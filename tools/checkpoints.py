@@ -97,8 +97,8 @@ def check_checkpoint(checkpoint, paper):
 
 
 def restore(checkpoint, path, root, device='cpu'):
-    """checkpoint: dict that train.py saved -> Run. Its weights are known to fit the model, and no
-    memory was taken for the model yet."""
+    """checkpoint: dict that train.py saved -> Run. This also checks that the weights fit the model,
+    without taking memory for the model."""
     from tools import flags                             # which imports this file
     try:
         paper = Paper(checkpoint['model'])

@@ -1,4 +1,4 @@
-"""The tables of docs/COURSE.md: what to read, what to run and to expect, and the exercises.
+"""The tables of docs/COURSE.md: what to read, what to run and expect, and the exercises.
 
 `python -m tools.results write` puts them into the page. Line numbers come from the files and scores
 from the logs in results/, so neither can become wrong without a failing test.
@@ -14,13 +14,13 @@ TOP = Path(__file__).resolve().parents[1]
 # Lab -> [(file, name of a function or class, where the paper says it, what to look for)]
 READ = {
     1: [('decode.py', 'word_logp', '', 'why `<pad>` can never be chosen'),
-        ('decode.py', 'teacher_force', '', 'the loop of training: it is given the next input'),
-        ('decode.py', 'generate', '', 'the same loop, with a word of its own choice'),
+        ('decode.py', 'teacher_force', '', 'the training loop: the next input is a given word'),
+        ('decode.py', 'generate', '', 'the same loop, but the model chooses the next input'),
         ('decode.py', 'beam', '', 'follow one row; what happens to the state, and why not to '
                                   'the memory?'),
         ('evaluate.py', 'CiderD', 'arXiv:1411.5726', 'which words count little, and why')],
     2: [('sta.py', 'Recogniser.look', 'Sec. 2.1.2, Eq. 2.4', 'the scores depend on h alone'),
-        ('sta.py', 'doubly_stochastic', 'Sec. 2.1.3, Eq. 2.7', 'what is added up, and over what'),
+        ('sta.py', 'doubly_stochastic', 'Sec. 2.1.3, Eq. 2.7', 'what is summed, and over what'),
         ('sta.py', 'Captioner.look', 'Sec. 3.1.2, Eq. 3.2', 'one softmax over frames and places'),
         ('sta.py', 'Captioner.step', 'Sec. 3.1.2, Eq. 3.1 to 3.5', 'the gate beta'),
         ('sta.py', 'ContentScores', "the author's code", 'what it reads that Eq. 2.4 does not'),
@@ -28,10 +28,10 @@ READ = {
     3: [('stats.py', 'Attention', 'Eq. 2', 'additive attention, in two lines'),
         ('stats.py', 'SpaceThenTime', 'Eq. 3 and 8', 'where the order of frames comes in'),
         ('stats.py', 'rank_loss', 'Eq. 6 and 7', 'what makes it small'),
-        ('stats.py', 'TimeThenSpace', 'Eq. 9 to 11', 'the temperature; a softmax too few'),
+        ('stats.py', 'TimeThenSpace', 'Eq. 9 to 11', 'the temperature; a missing softmax'),
         ('stats.py', 'Visual.forward', 'Eq. 12', 'what the gradient of each branch is multiplied '
                                                  'by'),
-        ('stats.py', 'reinforce', 'Sec. 3.4', 'why its value means nothing, only its gradient')],
+        ('stats.py', 'reinforce', 'Sec. 3.4', 'why its gradient matters, but not its value')],
     4: [('c3d.py', 'receptive_field', 'ASTAR, tables 4 and 5', 'size, stride and centre'),
         ('astar.py', 'Convolution', 'Eq. 3', 'one convolution and one pooling bring each layer '
                                              'to the same grid'),
@@ -41,7 +41,7 @@ READ = {
         ('vre.py', 'Refocus', 'Sec. 3.2, Eq. 8 and 9', 'a distribution over frames'),
         ('vre.py', 'refocus_loss', 'Eq. 21', 'the sign, and where the gradient ends'),
         ('vre.py', 'Captioner.choose_key', 'Eq. 10 and 11', 'arg max, or a draw'),
-        ('vre.py', 'stages', 'Sec. 4.2', 'who learns when')],
+        ('vre.py', 'stages', 'Sec. 4.2', 'which part learns when')],
 }
 
 # Lab -> [(table of tools.results, name of a run, [(what is measured, score)])]

@@ -121,7 +121,8 @@ def official_msvd(folder):
 
 def msvd_names(folder):
     """-> {YOUTUBEID_START_END: vidN}, as youtube_mapping.txt lists them. The numbers follow the
-    order of the names, so captions of all 1,970 clips can replace the list. {} without both."""
+    order of the names, so captions of all 1,970 clips can replace that file. {} if neither is
+    there."""
     mapping = folder / 'youtube_mapping.txt'
     try:
         return dict(parse_lines(mapping, r'(\S+)\s+(vid\d{1,4})', 'YOUTUBEID_START_END vidN'))
@@ -340,7 +341,7 @@ def drop_wordless(corpus):
 
 def read_by_hash(name, folder, split):
     """-> of all videos that have captions, those that a hash of their ids puts into this split,
-    8 : 1 : 1. So a video is in the same split everywhere, however many there are."""
+    8 : 1 : 1. So a video is in the same split everywhere, whichever other videos are there."""
     found = []
     for part in PARTS:
         with contextlib.suppress(FileNotFoundError):    # test captions are not always public

@@ -1,7 +1,7 @@
 """What the papers print where they are wrong, for `tools.exercise start NAME --as-printed`
 
 Each exercise has a list of (our lines, the printed ones). Our lines occur exactly once in the file.
-A comment directly above them is left out as well: it explains the error, which the student is to
+A comment directly above them is left out as well: it explains the error that the student should
 find. docs/PAPERS.md has the explanations. `python -m tools.exercise handout` writes another such
 file, with the whole functions as printed, because our lines are solutions.
 """
@@ -19,8 +19,8 @@ ERRATA = {
 """, """\
             e = self.space(q, self.space.w_x(x))                        # Eq. 10  (B, L)
 """)],
-    # Table 4: conv3b, conv4b and conv5b are left out, and all is shifted by one. Table 5: two rows
-    # are not those of a convolution and a pooling.
+    # Table 4: conv3b, conv4b and conv5b are left out, and everything is shifted by one. Table 5:
+    # two rows are not those of a convolution and a pooling.
     'receptive-field': [("""\
         if is_convolution(name):
             steps.append(((3, 3, 3), (1, 1, 1), 1))

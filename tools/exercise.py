@@ -1,20 +1,20 @@
 """Exercises: write one function of a paper again, and let the tests say whether it is right.
 
-    python -m tools.exercise list              the exercises, lab by lab, in an order that works
-    python -m tools.exercise start NAME        writes work/FILE.py: our file, one function empty
+    python -m tools.exercise list              the exercises, lab by lab, in the order to do them
+    python -m tools.exercise start NAME        writes work/FILE.py: our file with one function empty
     python -m tools.exercise check NAME        runs the tests of that function on work/FILE.py
     python -m tools.exercise solution NAME     shows what our file has instead of yours
 
 `start NAME --as-printed` writes the function as the paper prints it, complete and wrong. Find out
 from `check` what is wrong and why, and correct it. `start` never overwrites a file in work/: with
-`--again` it first keeps a copy of it beside it. `check` ends with exit code 0 if all is right, with
-1 if not.
+`--again` it first keeps a copy of the old file beside it. `check` ends with exit code 0 if all is
+right, with 1 if not.
 
 For a teacher: `python -m tools.exercise handout FOLDER` copies the repository without its history
-and without the functions of all exercises. In such a copy, which the file HANDOUT.md marks, there
-is no work/: students fill in the files themselves, in the order of the list, because later checks
-need earlier functions. `check` tests these files, and `solution` has nothing to offer. `start NAME
---as-printed` puts the printed function into the file, and keeps a copy of the file beside it.
+and without the functions of all exercises. Such a copy, which is marked by the file HANDOUT.md, has
+no work/: students fill in the files themselves, in the order of the list, because later checks need
+earlier functions. `check` tests these files, and `solution` is refused. `start NAME --as-printed`
+puts the printed function into the file, and keeps a copy of the old file beside it.
 
 Our file is the solution, and our tests are the check: nothing is written twice. The exercises are
 listed in tools/labs.py, the papers' errors in tools/errata.py.
@@ -62,8 +62,8 @@ def definition(source, place):
 
 
 def emptied(source, name):
-    """source code -> the same with the body of the exercise's function taken out. What the paper
-    leaves open stays, since nobody could guess our choice."""
+    """source code -> the same with the body of the exercise's function taken out. Comments on what
+    the paper leaves open stay, since nobody could guess our choice."""
     exercise = EXERCISES[name]
     node = definition(source, exercise.place)
     first = node.body[0].lineno - 1
@@ -248,8 +248,8 @@ Where the list says --as-printed, the paper is wrong. Put in what it prints, and
 
     python -m tools.exercise start NAME --as-printed
 
-Nothing else works before the functions that it needs are filled in: neither training nor the other
-tests. Keep this file: it tells `check` that your functions stand in the files themselves.
+Until these functions are filled in, nothing that needs them works: neither training nor the other
+tests. Keep this file: it tells `check` that your functions are in the files themselves.
 """
 
 

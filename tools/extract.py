@@ -65,7 +65,7 @@ def find_videos(folder, names=None):
 
 def check_folder(folder, info):
     """Refuse a folder whose features were made with other settings."""
-    # Another process may be at work, which writes info.json first: so look for features first.
+    # Another process may be writing here. It writes info.json first, so we look for features first.
     has_features = any(folder.glob('*.npy'))
     path = folder / 'info.json'
     there = data.read_record(path) if path.is_file() else {}

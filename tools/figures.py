@@ -308,8 +308,9 @@ def light_up(frames, steps, light):
 
 
 def word_tile(look, t, frames, parts=1):
-    """-> Tile of word t. It has a picture for each of so many parts of the clip: the frame that the
-    word looks at most. The place with the highest weight is as bright as in the clip."""
+    """-> Tile of word t. The clip is divided into this number of parts, and of each part the tile
+    shows the frame that the word looks at most. The place with the highest weight is as bright as
+    in the clip."""
     weights = look.weights[t]                               # (F, Y, X)
     if not weights.any():
         return Tile(f'{look.words[t]} (no attention)')

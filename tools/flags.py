@@ -46,7 +46,7 @@ def first_flags():
                              argparse.HelpFormatter, max_help_position=28))
     group = parser.add_argument_group('the run')
     add = group.add_argument
-    add('-h', '--help', action='store_true', help='this page, for the flags that come with it')
+    add('-h', '--help', action='store_true', help='show this page, for the other flags given')
     add('--model', metavar='NAME', help=f'the paper: {", ".join(runs.papers())} (default: stats)')
     add('--dataset', metavar='NAME', help=f'the data: {", ".join(datasets.NAMES)} '
         '(default: shapes, the embedded world)')
@@ -162,7 +162,7 @@ def unread_flags(paper, dataset, task):
     rewards = {'reward', 'reward_after'} - paper.fields().keys()
     reasons |= dict.fromkeys(rewards, f'{paper.name}.py does not use it')
     if task == 'recognise':
-        reasons |= dict.fromkeys(CAPTIONS_ONLY, f'{paper.name} generates no captions here, it '
+        reasons |= dict.fromkeys(CAPTIONS_ONLY, f'{paper.name} generates no captions here: it '
                                                 'recognises actions')
     for other, names in paper.TASK_FIELDS.items():
         if other != task:
@@ -270,8 +270,8 @@ def settings(paper, values):
         data.choose('--reward', reward, evaluate.REWARDS)
     for name in cfg.features:
         if not re.fullmatch(r'\w[\w.+-]*', name) or cfg.features.count(name) > 1:
-            raise BadInput(f'--features {" ".join(cfg.features)}: {name!r} occurs twice, or is no '
-                           'name; a name has letters, digits and _ . + - alone')
+            raise BadInput(f'--features {" ".join(cfg.features)}: {name!r} occurs twice, or is not '
+                           'a name; a name has letters, digits and _ . + - only')
     return cfg, training
 
 
@@ -332,7 +332,7 @@ def new_run(args, paper, dataset, task):
 
 def change(run, args):
     """Give the Run of last.pt the settings in the flags. They may change how it is trained, but not
-    its data, its model and what decides which epoch is best."""
+    its data, its model or the score that decides which epoch is best."""
     given = given_settings(args)
     before = values_of(run.cfg, run.training)
     kept = {'model': run.paper.name, 'dataset': run.dataset.name, 'metric': run.metric,

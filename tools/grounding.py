@@ -10,8 +10,9 @@ the caption gets right we measure
     window   the share of the attention on the frames of the action
 
 each followed, in brackets, by its value under even attention. A second table holds the paper's own
-numbers, such as the weights of ST and TS. A single run is measured in more detail. train.py logs
-these numbers after every epoch, at the words of references of 100 validation clips.
+numbers, such as the weights of ST and TS. (train.py logs these after every epoch, at the words of
+one reference of each of 100 validation clips.) A single run is measured in more detail.
+
 Letters as in figures.py.
 """
 import argparse

@@ -1,5 +1,6 @@
-"""I3D: the network whose features STaTS reads. Inception-V1 with all filters and poolings inflated
-from two dimensions to three, so that weights from pictures could start the training on videos.
+"""I3D: the network whose features STaTS reads. It is Inception-V1 with all filters and poolings
+inflated from two dimensions to three, so that training on videos could start from weights for
+images.
 
 Paper:      J. Carreira, A. Zisserman. "Quo Vadis, Action Recognition? A New Model and the Kinetics
             Dataset." CVPR 2017. arXiv:1705.07750. Fig. 3: the layers, whose names we keep.

@@ -79,7 +79,7 @@ EXERCISES = {
         4, 'astar.Convolution.forward', '3', 'easy', 15, 'convolution, ReLU and maximum',
         ('the_convolution_equals_a_loop_over_equation_3',)),
     'network': Exercise(
-        4, 'c3d.C3D.__init__', 'fig. 3', 'medium', 25, 'the layers of C3D and their first weights',
+        4, 'c3d.C3D.__init__', 'fig. 3', 'medium', 25, "C3D's layers and their initial weights",
         ('maps_have_the_printed_sizes_for_any_number_of_frames', 'fc7_is_the_mean_over_windows',
          'the_receptive_field_is_what_autograd_measures')),
     'layers': Exercise(

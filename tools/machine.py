@@ -81,7 +81,7 @@ def locked(folder, waiting=''):
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if not waiting:
-                raise BadInput(f'{folder} is in use by another process; wait for its end') from None
+                raise BadInput(f'{folder} is in use by another process; wait for it') from None
             print(waiting, flush=True)
             fcntl.flock(handle, fcntl.LOCK_EX)
         except OSError:

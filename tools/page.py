@@ -1,4 +1,4 @@
-"""A page on which to explore what the models look at: one HTML file that needs no network.
+"""A page for exploring what the models look at: one HTML file that needs no network.
 
 page.html is the page, and `write_page` puts the data in it: for some videos the frames, the
 references, and what each run looked at. Letters as in figures.py.

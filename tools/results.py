@@ -10,8 +10,8 @@
 
 results/tables.toml says which runs a table has. Each run leaves one small file,
 results/TABLE/ROW-SEED.json: its command, versions, epochs and final scores. Every number in a table
-is computed from these files, and a test makes the tables in the documents again. So no number
-stands there without a log. The weights of the runs of `shipped`, and of one run of `msrvtt`, are
+is computed from these files, and a test makes the tables in the documents again. So no number is
+there without a log. The weights of the runs of `shipped`, and of one run of `msrvtt`, are
 stored in shapes/runs/ and come with the project.
 """
 import argparse
@@ -157,7 +157,7 @@ def ensemble_run(command, table, root):
     folders = sorted(Path('runs', table).glob(f'{row}-[0-9]'))
     if len(folders) < 2:
         raise BadInput(f'runs/{table}/{row}-*: an ensemble needs several runs, found '
-                       f'{len(folders)}; train them here, without their logs in results/{table}')
+                       f'{len(folders)}; to train them, move their logs out of results/{table}')
     loaded = [checkpoints.load(folder, root) for folder in folders]
     run, _ = loaded[0]
     corpus = runs.open_all(loaded)

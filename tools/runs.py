@@ -103,7 +103,7 @@ class Training:
     captions_per_video: int = 5     # captions of each video in a batch
     min_count: int = 1              # words that occur less often become <unk>
     max_len: int = 30               # longest caption, in words
-    patience: int = 5               # epochs without a better validation score before it stops
+    patience: int = 5               # stop after so many epochs without a better validation score
     beam: int = 1                   # beam width for the final captions
     length_penalty: float = 0.0     # beams are ranked by log-probability / length ** this
     reward: str = ''                # metrics whose sum is the reward, such as cider+rouge
@@ -306,7 +306,7 @@ def add_machine_flags(parser):
     device = 'cuda' if torch.cuda.is_available() else 'cpu'
     parser.add_argument('--device', default=device, metavar='NAME',
                         help='cpu or cuda (default: %(default)s)')
-    parser.add_argument('--threads', type=int, metavar='INT', help='threads that compute; 1 if '
+    parser.add_argument('--threads', type=int, metavar='INT', help='number of threads; 1 if '
                         'other programs are busy (default: one per core)')
 
 
@@ -324,7 +324,7 @@ def enough_memory():
 def user_main(main):
     """Run a command. A mistake of the user, or Ctrl-C, prints one line instead of a traceback."""
     importing = signal.getsignal(signal.SIGINT) is shapes.stop
-    if importing:                                       # that is over: from now on Ctrl-C tidies up
+    if importing:                                       # imports are over: now Ctrl-C tidies up
         signal.signal(signal.SIGINT, shapes.tidy_up)
     for stream in (sys.stdout, sys.stderr):             # a terminal may lack letters such as é
         stream.reconfigure(errors='backslashreplace')
@@ -338,7 +338,7 @@ def user_main(main):
         if first or torch.distributed.is_initialized():
             print('error:', *str(error).split(), file=sys.stderr)       # as one line
             sys.exit(2)
-    except BrokenPipeError:                             # nobody reads on, as after `| head -1`
+    except BrokenPipeError:                             # the reader ended, as in `| head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except KeyboardInterrupt:
@@ -347,5 +347,5 @@ def user_main(main):
             print(f'\nstopped; to start again: python {again}', file=sys.stderr)
         sys.exit(130)
     finally:
-        if importing:                                   # Python's own way out shows tracebacks, too
+        if importing:                                   # Python's shutdown shows tracebacks, too
             signal.signal(signal.SIGINT, shapes.stop)

@@ -2,7 +2,7 @@
 
     figures   what each run looks at in some videos, one PNG per video
     curves    losses and scores during training, from the logs
-    page      one HTML file on which to explore what the runs look at
+    page      one HTML file for exploring what the runs look at
     words     parts of speech in the captions of a run (Fig. 5 of stats)
     glimpse   whether a clip that a run misjudges can be recognised by looking elsewhere (Fig. 2.8
               of sta)
@@ -190,7 +190,7 @@ def show_words(args):
     if run.recognises:
         raise BadInput(f'{run.path} recognises actions and writes no captions')
     tagger = tag_shapes if run.dataset.name == 'shapes' else tag
-    tagger(['a'])                                           # fails now, and not after the work
+    tagger(['a'])                                           # fail now, not after the work
     corpus = runs.open_split(run, args.split)
     _, captions, _ = scores.full_scores(run, model, corpus)
     shares, frequent = word_classes(tagger(captions.values()))
@@ -232,7 +232,7 @@ def show_glimpse(args):
 COMMANDS = {                                                # function and summary
     'figures': (show_figures, 'what each run looks at in some videos: RUN/figures/*.png'),
     'curves': (show_curves, 'losses and scores during training: RUN/curves.png'),
-    'page': (show_page, 'one HTML file on which to explore what the runs look at'),
+    'page': (show_page, 'one HTML file for exploring what the runs look at'),
     'words': (show_words, 'parts of speech in the captions of a run: RUN/words.png'),
     'glimpse': (show_glimpse, 'sta: look elsewhere until a misjudged clip is recognised')}
 
