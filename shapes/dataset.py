@@ -31,7 +31,7 @@ VERSION = 3                             # changes whenever the clips or the capt
 SIZES = {'train': 3000, 'val': 300, 'test': 500}
 C3D_FILES = [f'c3d_{part}' for part in (*c3d.MAPS, 'fc7')]
 FEATURES = {                            # name: shape per frame
-    'clip': [7, 7, 64], 'audio': [128], 'video': [world.SIDE, world.SIDE, 3],
+    'clip': [7, 7, 64], 'audio': [128], 'video': [world.SIDE, world.SIDE, 3], 'key': [1],
     'c3d_pool2': [28, 28, 2 * networks.WIDTH], 'c3d_pool3': [14, 14, 4 * networks.WIDTH],
     'c3d_pool4': [7, 7, 8 * networks.WIDTH], 'c3d_pool5': [4, 4, 8 * networks.WIDTH],
     'c3d_fc7': [64 * networks.WIDTH]}
@@ -209,7 +209,7 @@ def true_key(scene):
 
 
 Videos = partial(Computed, 'the rendered clips', FEATURES['video'], world.render)
-Keys = partial(Computed, 'the true key frames', [1], true_key)
+Keys = partial(Computed, 'the true key frames', FEATURES['key'], true_key)
 
 
 def main(args=None):

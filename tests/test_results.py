@@ -13,7 +13,7 @@ import evaluate
 import stats
 from data import BadInput
 from shapes import dataset, words
-from tools import checkpoints, course, grounding, results, runs
+from tools import checkpoints, course, flags, grounding, results, runs
 
 SHIPPED = results.TOP / 'shapes' / 'runs'
 
@@ -81,6 +81,15 @@ def test_a_row_without_a_log_says_so_and_scores_come_before_numbers_of_the_last_
     assert results.runs_table('other') == [['run', 'seeds', 'G'], ['first', '1', '0.2']]
 
 
+@pytest.mark.parametrize('table', results.RUNNABLE)
+def test_the_flags_of_every_row_are_accepted(table, tmp_path):
+    for row, flags_of_row in results.SPECS[table]['runs'].items():
+        if not flags_of_row.startswith(results.ENSEMBLE):
+            words_of_row = results.command_of(table, row, 0).removeprefix(results.CONSTANT).split()
+            _, run, _ = flags.parse([*words_of_row, '--root', str(tmp_path)])
+            assert f'--model {run.paper.name}' in flags_of_row, row
+
+
 def test_blind_scores_by_hand():
     references = {'a': ['x y z w'], 'b': ['p q r s']}
     right = {'a': 'x y z w', 'b': 'p q r s'}
@@ -129,7 +138,7 @@ def test_ensembles_come_last_and_have_one_run(tmp_path, monkeypatch):
     spec = {'runs': {'both': 'ensemble one', 'one': '--x 1', 'same': 'constant --x 1'}}
     monkeypatch.setitem(results.SPECS, 'new', spec)
     made = []
-    monkeypatch.setattr(results, 'make_run', lambda table, row, seed, root: made.append((row, seed)))
+    monkeypatch.setattr(results, 'make_run', lambda _, row, seed, root: made.append((row, seed)))
     results.make_runs('new', argparse.Namespace(jobs=1, seeds=2, root='data'))
     assert made == [('one', 0), ('one', 1), ('same', 0), ('both', 0)]
 
