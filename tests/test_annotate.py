@@ -88,6 +88,7 @@ def test_the_tracer_sees_arguments_several_lines_and_only_that_file(tmp_path):
     def run():
         exec(compile(path.read_text(), str(path), 'exec'), space)
         space['f'](torch.zeros(2, 3), torch.zeros(4))
+        exec(compile('\n' * 5 + 'a = torch.ones(9)', 'other.py', 'exec'), space)
 
     assert trace.trace(path, run) == {(4, 'a'): '(2, 3)', (5, 'b'): '(4,)', (6, 'a'): '(4, 3)'}
     assert trace.describe({'x': [torch.zeros(1), 2], 'y': 'z'}) == '{x (1,)}'

@@ -41,9 +41,12 @@ def test_a_lock_ends_with_a_process_that_is_killed(tmp_path):
     with subprocess.Popen([sys.executable, '-c', code, tmp_path], stdout=subprocess.PIPE,
                           cwd=runs.TOP) as other:
         other.stdout.readline()
-        with pytest.raises(BadInput, match='in use by another process'), machine.locked(tmp_path):
-            pass
-        other.kill()
+        refusal = pytest.raises(BadInput, match='in use by another process')
+        try:
+            with refusal, machine.locked(tmp_path):
+                pass
+        finally:
+            other.kill()
     with machine.locked(tmp_path):
         pass
 

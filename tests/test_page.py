@@ -193,6 +193,7 @@ def test_the_page_holds_the_weights_that_reached_each_word(written, several, cor
     found = content(written)
     assert [run['name'] for run in found['runs']] == [one.run.title for one in several]
     assert found['total'] == 4 and found['metric'] == 'CIDEr'
+    assert [one['id'] for one in found['videos']] == corpus.ids         # the best first
     for one in found['videos'][:2]:
         check_frames(one)
     for one in found['videos']:
