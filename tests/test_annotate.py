@@ -1,11 +1,10 @@
 """The pages of tools.annotate: equations, code, shapes, and a look in Chromium."""
+import html
 import re
-import types
-from html.parser import HTMLParser
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+import torch
 from latex2mathml import converter
 from test_page import HOSTILE, browser  # noqa: F401  (a fixture)
 
@@ -13,57 +12,36 @@ from data import BadInput
 from tools import annotate, papers, trace
 
 NAMES = [*trace.RUNS]
+SOURCES = {name: (annotate.ROOT / f'{name}.py').read_text() for name in NAMES}
 EQUATIONS = {name: annotate.read_equations(name) for name in NAMES}
 
 
-class Code(HTMLParser):
-    """The text of the code column, and the titles in it: [(line, title)]"""
-
-    def __init__(self, page):
-        super().__init__()
-        self.inside = False
-        self.text = ''
-        self.titles = []
-        self.feed(page)
-
-    def handle_starttag(self, tag, attributes):
-        attributes = dict(attributes)
-        self.inside |= tag == 'pre' and attributes.get('class') == 'code'
-        if self.inside and 'title' in attributes:
-            self.titles.append((self.text.count('\n') + 1, attributes['title']))
-
-    def handle_endtag(self, tag):
-        self.inside &= tag != 'pre'
-
-    def handle_data(self, text):
-        self.text += text if self.inside else ''
+def code_column(page):
+    """-> the text of the code column, and the titles in it: [(line, title)]"""
+    code = ''.join(re.findall('<pre class="code">(.*?)</pre>', page, re.S))
+    titles = []
+    for line, content in re.findall(r'data-n="(\d+)">(.*?)\n</span>', code):
+        for title in re.findall('title="([^"]*)"', content):
+            titles.append((int(line), html.unescape(title)))
+    return html.unescape(re.sub('<[^>]*>', '', code)), titles
 
 
 @pytest.fixture(scope='module')
 def pages():
-    return {name: annotate.page(name, source(name), *trace.shapes_of(name)) for name in NAMES}
-
-
-def source(name):
-    return (annotate.ROOT / f'{name}.py').read_text()
+    return {name: annotate.page(name, SOURCES[name], *trace.shapes_of(name)) for name in NAMES}
 
 
 @pytest.mark.parametrize('name', NAMES)
 def test_every_equation_in_a_comment_has_its_latex_and_no_other(name, pages):
     mentioned = set()
-    for lines in papers.comment_blocks(source(name)).values():
+    for lines in papers.comment_blocks(SOURCES[name]).values():
         for mention in annotate.MENTION.findall(' '.join(lines)):
             mentioned.update(annotate.numbers_in(mention))
-    assert mentioned == set(EQUATIONS[name])
-    beside = sum(annotate.computed(source(name)).values(), [])
-    assert set(beside) == set(EQUATIONS[name])          # each stands beside the code, too
+    beside = set(sum(annotate.computed(SOURCES[name]).values(), []))    # the code stands beside it
+    assert mentioned == beside == set(EQUATIONS[name])
     targets = set(re.findall(r'id="(eq-[^"]+)"', pages[name]))
-    assert targets == {f'eq-{number.replace(" ", "-")}' for number in EQUATIONS[name]}
+    assert targets == {f'eq-{number.replace(" ", "-")}' for number in mentioned}
     assert set(re.findall(r'href="#(eq-[^"]+)"', pages[name])) == targets
-
-
-@pytest.mark.parametrize('name', NAMES)
-def test_every_equation_converts_to_mathml(name):
     assert bool(EQUATIONS[name]) == (name not in ('c3d', 'decode'))
     for number, (latex, _) in EQUATIONS[name].items():
         found = converter.convert(latex, display='block')
@@ -71,26 +49,29 @@ def test_every_equation_converts_to_mathml(name):
         assert '\\' not in found, number                # no command that it does not know
 
 
-def test_mentions_are_read_as_ranges_and_lists():
+@pytest.mark.parametrize('name', NAMES)
+def test_the_code_column_is_the_file(name, pages):
+    assert code_column(pages[name])[0] == SOURCES[name]
+    _, said = annotate.read_prose(SOURCES[name], EQUATIONS[name])
+    marked = re.findall(r'<p class="(?:deviation|unspecified)"><b>(\w+)</b>', pages[name])
+    own_lines = [kind for line, kind, _ in papers.tags(SOURCES[name]) if line in said]
+    assert marked == ['DEVIATION', 'UNSPECIFIED', *own_lines]       # the first two: the legend
+
+
+def test_mentions_are_ranges_and_lists_and_a_formula_leaves_the_rest_prose():
     assert annotate.numbers_in('Eq. 2.1, 2.2') == ['2.1', '2.2']
     assert annotate.numbers_in('Eq. 12-14') == ['12', '13', '14']
     assert annotate.link('Eq. 1 and 19', {'1': ''}) == '<a href="#eq-1">Eq. 1</a> and 19'
-
-
-@pytest.mark.parametrize('name', NAMES)
-def test_the_code_column_is_the_file(name, pages):
-    assert Code(pages[name]).text == source(name)
-    _, said = annotate.read_prose(source(name), EQUATIONS[name])
-    marked = re.findall(r'<p class="(?:deviation|unspecified)"><b>(\w+)</b>', pages[name])
-    own_lines = [kind for line, kind, _ in papers.tags(source(name)) if line in said]
-    assert marked == ['DEVIATION', 'UNSPECIFIED', *own_lines]       # the first two: the legend
+    found = annotate.docstring_html('By Schwarz\n    a >= b,\nas c = 0.\n\nName:  x\n       y', {})
+    assert found == ('<p>By Schwarz\n</p><pre>    a &gt;= b,</pre><p>as c = 0.</p>'
+                     '<pre>Name:  x\n       y</pre>')
 
 
 def test_titles_are_the_shapes_of_the_batch(pages):
     """5 videos with 2 captions each, 8 frames of 3 x 3 places; sizes from trace.SMALL"""
-    lines = source('stats').split('\n')
+    lines = SOURCES['stats'].split('\n')
     titles = {(lines[line - 1].split('#')[0].strip(), title)
-              for line, title in Code(pages['stats']).titles}
+              for line, title in code_column(pages['stats'])[1]}
     assert ('tau = (score / self.temperature).softmax(1)', 'tau: (10, 8)') in titles
     assert ('x_bar = x.mean(2)', 'x_bar: (5, 8, 24)') in titles
     assert ('q = torch.cat([state[\'h\'], s], 1)', 'q: (10, 48)') in titles
@@ -102,16 +83,14 @@ def test_the_tracer_sees_arguments_several_lines_and_only_that_file(tmp_path):
     path = tmp_path / 'traced.py'
     path.write_text('import torch\n\n\ndef f(a,\n      b):\n    a = torch.cat(\n        [a, a])\n'
                     '    n = 3\n    return {"both": [a, b]}\n\n\ndone = None\n')
-    space = {}
-    code = compile(path.read_text(), str(path), 'exec')
+    space = {'__name__': 'traced'}
 
     def run():
-        module = types.FunctionType(code, space)
-        module()
-        space['f'](space['torch'].zeros(2, 3), space['torch'].zeros(4))
+        exec(compile(path.read_text(), str(path), 'exec'), space)
+        space['f'](torch.zeros(2, 3), torch.zeros(4))
+        exec(compile('\n' * 5 + 'a = torch.ones(9)', 'other.py', 'exec'), space)
 
     assert trace.trace(path, run) == {(4, 'a'): '(2, 3)', (5, 'b'): '(4,)', (6, 'a'): '(4, 3)'}
-    torch = space['torch']
     assert trace.describe({'x': [torch.zeros(1), 2], 'y': 'z'}) == '{x (1,)}'
 
 
@@ -119,52 +98,40 @@ def test_hostile_text_is_escaped():
     text = f'"""{HOSTILE}\n\n{HOSTILE} Eq. 1"""\n# {HOSTILE}\nx = "{HOSTILE}"  # {HOSTILE}\n'
     made = annotate.page('stats', text, {(5, 'x'): f'"{HOSTILE}'}, HOSTILE)
     assert '<img' not in made and '<script' not in made and made.count('<!--') == 1
-    assert Code(made).text == text
-    assert Code(made).titles == [(5, f'x: "{HOSTILE}')]
+    assert code_column(made) == (text, [(5, f'x: "{HOSTILE}')])
 
 
 def test_the_command_writes_pages_and_reports_mistakes(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     annotate.main(['decode'])
     assert 'decode.html, 0.' in capsys.readouterr().out
-    with pytest.raises(BadInput, match='invalid choice'):
-        annotate.main(['train'])
-    with pytest.raises(BadInput, match='leave one of them out'):
-        annotate.main(['all', '--out', 'x.html'])
-    with pytest.raises(BadInput, match='cannot write'):
-        annotate.main(['decode', '--out', 'nowhere/x.html'])
+    for argv, message in (('train', 'invalid choice'), ('decode --out no/x.html', 'cannot write'),
+                          ('all --out x.html', 'leave one of them out')):
+        with pytest.raises(BadInput, match=message):
+            annotate.main(argv.split())
     assert [path.name for path in tmp_path.iterdir()] == ['decode.html']
-
-
-def test_a_formula_in_a_paragraph_leaves_the_rest_prose():
-    found = annotate.docstring_html('By Schwarz\n    a >= b,\nas c = 0.\n\nName:  x\n       y', {})
-    assert found == ('<p>By Schwarz\n</p><pre>    a &gt;= b,</pre><p>as c = 0.</p>'
-                     '<pre>Name:  x\n       y</pre>')
 
 
 @pytest.mark.parametrize('name', NAMES)
 def test_pages_open_in_a_browser(browser, name, pages, tmp_path):  # noqa: F811
-    path = Path(tmp_path / 'x.html')
+    path = tmp_path / 'x.html'
     path.write_text(pages[name])
     browser.fetched()
     for width in (390, 1280):
-        browser.resize(width)
-        browser.ask('POST', '/url', {'url': path.as_uri()})
-        wide, inside = browser.run('''const page = document.documentElement;
-            return [page.scrollWidth, page.clientWidth]''')
+        browser.open(path.as_uri(), width)
+        wide, inside = browser.widths()
         assert wide == inside <= width
-        sizes = browser.run('''return [...document.querySelectorAll("math")].map(
-            e => [e.getBoundingClientRect().width, e.getBoundingClientRect().height])''')
+        sizes = browser.get("""[...document.querySelectorAll("math")].map(
+            e => [e.getBoundingClientRect().width, e.getBoundingClientRect().height])""")
         assert len(sizes) >= len(EQUATIONS[name]) and all(min(size) > 10 for size in sizes)
-        left, right = browser.run('''const row = document.querySelectorAll(".row")[10];
-            return [...row.children].map(e => e.getBoundingClientRect().left)''')
+        left, right = browser.get("""[...document.querySelectorAll(".row")[10].children].map(
+            e => e.getBoundingClientRect().left)""")
         assert (left == right) == (width == 390)        # one column on a phone
-        cut = browser.run('''return [...document.querySelectorAll(".row .formula")].filter(
-            e => e.scrollWidth > e.clientWidth + 1).map(e => e.textContent)''')
-        assert width == 390 or not cut                  # a projector shows whole equations
-    hidden = 'return document.querySelector("#L1").offsetHeight'
-    assert browser.run(hidden) == 0
+    cut = browser.get("""[...document.querySelectorAll(".row .formula")].filter(
+        e => e.scrollWidth > e.clientWidth + 1).map(e => e.textContent)""")
+    assert not cut                                      # a projector shows whole equations
+    hidden = 'document.querySelector("#L1").offsetHeight'
+    assert browser.get(hidden) == 0
     browser.run('document.querySelector("#whole").click()')
-    assert browser.run(hidden) > 0
-    assert browser.complaints() == []
-    assert {url for url in browser.fetched() if not url.startswith('data:')} == {path.as_uri()}
+    assert browser.get(hidden) > 0
+    assert browser.complaints() == [] and browser.fetched() == {path.as_uri()}

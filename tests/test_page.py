@@ -1,13 +1,12 @@
 """The page of tools.show: what stands in it, and that it works in a real browser (Chromium)."""
 import base64
+import http.client
 import io
 import json
 import re
 import shutil
 import subprocess
 import time
-import urllib.error
-import urllib.request
 
 import helpers
 import nltk
@@ -31,77 +30,78 @@ LEFT, UP, RIGHT, DOWN = '\ue012\ue013\ue014\ue015'      # WebDriver's names of t
 class Browser:
     """The part of chromedriver's WebDriver interface that we need: w3.org/TR/webdriver2"""
 
-    def __init__(self, profile):
-        self.driver = subprocess.Popen([DRIVER, '--port=0'], stdout=subprocess.PIPE,
-                                       stderr=subprocess.DEVNULL, text=True)
-        try:
-            started = next(line for line in self.driver.stdout if 'successfully on port' in line)
-            port = re.search(r'port (\d+)', started)[1]
-            self.address = f'http://127.0.0.1:{port}/session'
-            flags = ('headless no-sandbox disable-gpu disable-quic no-first-run disable-sync '
-                     'disable-background-networking disable-dev-shm-usage '
-                     f'disable-component-update user-data-dir={profile}').split()
-            wanted = {'browserName': 'chrome',
-                      'goog:chromeOptions': {'binary': CHROMIUM, 'args': flags},
-                      'goog:loggingPrefs': {'browser': 'ALL', 'performance': 'ALL'}}
-            session = self.ask('POST', '', {'capabilities': {'alwaysMatch': wanted}})
-            self.address += '/' + session['sessionId']
-            self.ask('POST', '/url', {'url': 'about:blank'})    # a new tab fetches things
-            self.complaints()
-            self.fetched()
-        except BaseException:
-            self.driver.kill()
-            raise
+    def __init__(self, driver, profile):
+        started = next(line for line in driver.stdout if 'successfully on port' in line)
+        self.port = int(re.search(r'port (\d+)', started)[1])
+        self.session = '/session'
+        flags = ('headless no-sandbox disable-gpu disable-quic no-first-run disable-sync '
+                 'disable-background-networking disable-dev-shm-usage '
+                 f'disable-component-update user-data-dir={profile}')
+        wanted = {'goog:chromeOptions': {'binary': CHROMIUM, 'args': flags.split()},
+                  'goog:loggingPrefs': {'browser': 'ALL', 'performance': 'ALL'}}
+        answer = self.ask('', capabilities={'alwaysMatch': wanted})
+        self.session += '/' + answer['sessionId']
+        self.open('about:blank')                        # a new tab fetches things
+        self.complaints()
+        self.fetched()
 
-    def ask(self, method, command, content=None):
-        body = None if content is None else json.dumps(content).encode()
-        request = urllib.request.Request(self.address + command, body, method=method,
-                                         headers={'Content-Type': 'application/json'})
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        try:
-            with opener.open(request, timeout=60) as answer:
-                return json.load(answer)['value']
-        except urllib.error.HTTPError as error:
-            raise AssertionError(error.read().decode()[:2000]) from None
+    def ask(self, command, method='POST', **content):
+        driver = http.client.HTTPConnection('127.0.0.1', self.port, timeout=60)
+        body = json.dumps(content) if method == 'POST' else None
+        driver.request(method, self.session + command, body)
+        answer = driver.getresponse()
+        text = answer.read()
+        assert answer.status == 200, text[:2000]
+        return json.loads(text)['value']
 
     def run(self, script):
         """JavaScript, whose `return` is returned"""
-        return self.ask('POST', '/execute/sync', {'script': script, 'args': []})
+        return self.ask('/execute/sync', script=script, args=[])
+
+    def get(self, expression):
+        return self.run(f'return {expression}')
 
     def complaints(self):
         """What went to the console since the last call, except for advice on speed"""
-        return [one['message'] for one in self.ask('POST', '/se/log', {'type': 'browser'})
+        return [one['message'] for one in self.ask('/se/log', type='browser')
                 if one['source'] != 'rendering']
 
     def fetched(self):
-        """The addresses that were asked for since the last call"""
+        """The addresses that were asked for since the last call, except for those that are data"""
         events = [json.loads(one['message'])['message']
-                  for one in self.ask('POST', '/se/log', {'type': 'performance'})]
-        return {event['params']['request']['url'] for event in events
-                if event['method'] == 'Network.requestWillBeSent'}
+                  for one in self.ask('/se/log', type='performance')]
+        addresses = {event['params']['request']['url'] for event in events
+                     if event['method'] == 'Network.requestWillBeSent'}
+        return {address for address in addresses if not address.startswith('data:')}
 
     def resize(self, width, height=800):
         """The inside of the window, by emulation: a real window has a least width"""
         size = {'width': width, 'height': height, 'deviceScaleFactor': 1, 'mobile': width < 600}
-        self.ask('POST', '/goog/cdp/execute',
-                 {'cmd': 'Emulation.setDeviceMetricsOverride', 'params': size})
+        self.ask('/goog/cdp/execute', cmd='Emulation.setDeviceMetricsOverride', params=size)
 
-    def open(self, path, width=1200):
+    def open(self, address, width=1200):
         self.resize(width)
-        self.ask('POST', '/url', {'url': path.as_uri()})
+        self.ask('/url', url=address)
+
+    def show(self, path):
+        """Open a page of tools.show."""
+        self.open(path.as_uri())
         self.wait('film === null || film.image.complete')
 
     def wait(self, condition):
         for _ in range(200):
-            if self.run(f'return Boolean({condition})'):
+            if self.get(f'Boolean({condition})'):
                 return
             time.sleep(0.05)
         raise AssertionError(f'never came true: {condition}')
 
-    def act(self, kind, *actions):
-        more = {'parameters': {'pointerType': 'mouse'}} if kind == 'pointer' else {}
-        one = {'type': kind, 'id': kind, 'actions': list(actions), **more}
-        self.ask('POST', '/actions', {'actions': [one]})
+    def widths(self):
+        """-> of the whole page, of what the window shows of it"""
+        return self.get('[document.documentElement.scrollWidth, '
+                        'document.documentElement.clientWidth]')
+
+    def act(self, kind, *actions, **more):
+        self.ask('/actions', actions=[{'type': kind, 'id': kind, 'actions': actions, **more}])
 
     def hover(self, element, x=0.5):
         """element: an expression; x: where within it, 0 left to 1 right"""
@@ -109,17 +109,11 @@ class Browser:
             const b = e.getBoundingClientRect();
             return [Math.floor(b.left + {x} * b.width), Math.floor(b.top + b.height / 2)]''')
         self.act('pointer', {'type': 'pointerMove', 'x': left, 'y': top, 'duration': 0,
-                             'origin': 'viewport'})
+                             'origin': 'viewport'}, parameters={'pointerType': 'mouse'})
 
-    def press(self, key):
-        self.act('key', {'type': 'keyDown', 'value': key}, {'type': 'keyUp', 'value': key})
-
-    def close(self):
-        try:
-            self.ask('DELETE', '')
-        finally:
-            self.driver.terminate()
-            self.driver.wait()
+    def press(self, *keys):
+        for key in keys:
+            self.act('key', {'type': 'keyDown', 'value': key}, {'type': 'keyUp', 'value': key})
 
 
 # ------------------------------------------------------- small runs: random, larger weights
@@ -184,10 +178,24 @@ def light_of(look):
 
 
 # ------------------------------------------------------- what stands in the page
+def check_frames(one):
+    """The pictures of one video on the page are its frames; JPEG is not exact."""
+    kind, picture = one['frames']['picture'].split(',')
+    row = np.asarray(Image.open(io.BytesIO(base64.b64decode(picture)))).astype(float)
+    assert kind == 'data:image/jpeg;base64' and row.shape == (112, 16 * 112, 3)
+    frames = world.render(world.scene(one['id'])).astype(float)
+    shown = np.stack(np.split(row, 16, axis=1))
+    far = np.abs(shown[:, None] - frames).mean((2, 3, 4))
+    assert far.argmin(1).tolist() == list(range(16)) and far.diagonal().max() < 9
+
+
 def test_the_page_holds_the_weights_that_reached_each_word(written, several, corpus):
     found = content(written)
     assert [run['name'] for run in found['runs']] == [one.run.title for one in several]
     assert found['total'] == 4 and found['metric'] == 'CIDEr'
+    assert [one['id'] for one in found['videos']] == corpus.ids         # the best first
+    for one in found['videos'][:2]:
+        check_frames(one)
     for one in found['videos']:
         video = one['id']
         truth = corpus.truth[video]
@@ -219,27 +227,10 @@ def test_the_page_holds_the_weights_that_reached_each_word(written, several, cor
         assert sum(vre['focus']) == pytest.approx(1, abs=1e-3)
 
 
-def test_the_pictures_are_the_frames(written):
-    for one in content(written)['videos'][:2]:
-        kind, picture = one['frames']['picture'].split(',')
-        row = np.asarray(Image.open(io.BytesIO(base64.b64decode(picture)))).astype(float)
-        assert kind == 'data:image/jpeg;base64' and row.shape == (112, 16 * 112, 3)
-        frames = world.render(world.scene(one['id'])).astype(float)
-        shown = np.stack(np.split(row, 16, axis=1))
-        far = np.abs(shown[:, None] - frames).mean((2, 3, 4))           # JPEG is not exact
-        assert far.argmin(1).tolist() == list(range(16)) and far.diagonal().max() < 9
-
-
-def test_items_are_spread_from_the_first_to_the_last():
-    assert figures.spread(range(11), 3) == [0, 5, 10]
-    assert figures.spread(range(11), 40) == list(range(11))
-    assert len(set(figures.spread(range(500), 40))) == 40
-
-
 HOSTILE = '<img src=x onerror=document.title=1> </script><script>document.title=2</script> <!--'
 
 
-def test_nothing_is_fetched_and_no_caption_ends_the_script(several, corpus, written, tmp_path):
+def test_nothing_is_fetched_and_no_caption_ends_the_script(corpus, written, tmp_path):
     code = written.read_text().split('id="data">')[0]
     assert not re.search(r'//\w|url\((?!")|@import|<link (?!rel="icon" href="data:,")', code)
     assert not re.search(r'https?:', written.read_text())
@@ -291,42 +282,38 @@ def test_runs_with_other_words_are_compared_without_frames(tmp_path, monkeypatch
         show.main(['words', paths[0], '--device', 'cpu'])
 
 
-def test_captioners_and_recognisers_do_not_share_a_page(monkeypatch):
-    known = {'one': make_run(), 'rec': make_run(task='recognise')}
-    monkeypatch.setattr(show.checkpoints, 'load', lambda path, root, device: (known[path], None))
-    with pytest.raises(BadInput, match='some recognise actions: make a page for each kind'):
-        show.main(['page', 'one', 'rec', '--device', 'cpu'])
-
-
 # ------------------------------------------------------- in a browser
 @pytest.fixture(scope='module')
 def browser(tmp_path_factory):
     if not (CHROMIUM and DRIVER):
         pytest.skip('chromium and chromedriver are not installed '
                     '(Debian: apt install chromium chromium-driver)')
-    browser = Browser(tmp_path_factory.mktemp('profile'))
-    yield browser
-    browser.close()
+    with subprocess.Popen([DRIVER, '--port=0'], stdout=subprocess.PIPE, text=True,
+                          stderr=subprocess.DEVNULL) as driver:
+        try:
+            browser = Browser(driver, tmp_path_factory.mktemp('profile'))
+            yield browser
+            browser.ask('', 'DELETE')
+        finally:
+            driver.terminate()
 
 
 @pytest.fixture
 def opened(browser, written):
     """The page, fresh. Whatever a test does must not make it complain or ask the network."""
     browser.hover('document.body', 0)                   # the pointer rests where no word will be
-    browser.open(written)
+    browser.show(written)
     yield browser
     assert browser.complaints() == []
-    fetched = {address for address in browser.fetched() if not address.startswith('data:')}
-    assert fetched == {written.as_uri()}
+    assert browser.fetched() == {written.as_uri()}
 
 
-PICTURE = 'return cards[{}].canvas.toDataURL()'
-CHOSEN = '''return [...document.querySelectorAll("#runs section")].map(
-    s => s.querySelector(".words [aria-pressed=true]").firstChild.data)'''
-LISTED = '''return [...document.querySelectorAll("#videos button")].map(
-    b => b.textContent.split(" ")[0])'''
-CURRENT = 'return document.querySelector("#video h2").textContent'
-STATUS = 'return cards[0].status.textContent.split("” ")[1]'
+PICTURE = 'cards[{}].canvas.toDataURL()'
+CHOSEN = """[...document.querySelectorAll("#runs section")].map(
+    s => s.querySelector(".words [aria-pressed=true]").firstChild.data)"""
+LISTED = '[...document.querySelectorAll("#videos button")].map(b => b.textContent.split(" ")[0])'
+CURRENT = 'document.querySelector("#video h2").textContent'
+STATUS = 'cards[0].status.textContent.split("” ")[1]'
 
 
 def test_hovering_a_word_changes_the_overlay_in_every_run(opened):
@@ -334,150 +321,139 @@ def test_hovering_a_word_changes_the_overlay_in_every_run(opened):
     seen = []
     for run, nth in ((0, 0), (0, 2), (3, 1), (3, 3)):
         opened.hover(word.format(run, nth))
-        expected = opened.run(f'return {word.format(run, nth)}.firstChild.data')
-        assert opened.run(CHOSEN)[run] == expected
-        seen.append([opened.run(PICTURE.format(n)) for n in range(4)])
+        assert opened.get(CHOSEN)[run] == opened.get(f'{word.format(run, nth)}.firstChild.data')
+        seen.append([opened.get(PICTURE.format(n)) for n in range(4)])
     assert all(len({state[n] for state in seen}) >= 3 for n in range(4))
-    chosen = opened.run(CHOSEN)                         # the others follow to the same word
-    for look, mine in zip(opened.run('return video.runs'), chosen):
+    chosen = opened.get(CHOSEN)                         # the others follow to the same word
+    for look, mine in zip(opened.get('video.runs'), chosen):
         assert chosen[3] not in look['words'] or mine == chosen[3]
 
 
-@pytest.mark.parametrize('card, part', [(3, None), (0, None), (0, 0), (0, 1)])
-def test_the_overlay_is_bright_where_the_attention_is(opened, written, card, part):
+def test_the_overlay_is_bright_where_the_attention_is(opened, written):
     """Light of the picture over that of the plain frame, place by place, against the map"""
-    opened.run(f'choose({card}, 4)')
-    look = content(written)['videos'][0]['runs'][card]
-    frame = int(np.argmax(look['time'][4]))             # shown: the frame with the most weight
-    canvas = f'cards[{card}].canvas' if part is None else f'cards[{card}].small[{part}].canvas'
-    cells = opened.run(f'''paint(film.canvas, {frame});
-        const cell = (canvas, n) => [...canvas.getContext("2d").getImageData(
-          n % 7 * 32 + 15, Math.floor(n / 7) * 32 + 15, 2, 2).data]
-          .filter((_, i) => i % 4 < 3).reduce((a, b) => a + b);
-        return range(49).map(n => [cell({canvas}, n), cell(film.canvas, n)])''')
-    shown, plain = np.array(cells).T
-    wanted = light_of(look if part is None else look['parts'][part])[4, frame].ravel()
-    assert np.corrcoef(shown / plain, wanted)[0, 1] > 0.98
-    assert (shown / plain).max() > 0.25 + 0.7 * wanted.max()
-    assert f'to frame {frame + 1} of 16' in opened.run(f'return cards[{card}].status.textContent')
+    for card, part in ((3, None), (0, None), (0, 0), (0, 1)):
+        opened.run(f'choose({card}, 4)')
+        look = content(written)['videos'][0]['runs'][card]
+        frame = int(np.argmax(look['time'][4]))         # shown: the frame with the most weight
+        canvas = f'cards[{card}].canvas' if part is None else f'cards[{card}].small[{part}].canvas'
+        cells = opened.run(f"""paint(film.canvas, {frame});
+            const cell = (canvas, n) => [...canvas.getContext("2d").getImageData(
+              n % 7 * 32 + 15, Math.floor(n / 7) * 32 + 15, 2, 2).data]
+              .filter((_, i) => i % 4 < 3).reduce((a, b) => a + b);
+            return range(49).map(n => [cell({canvas}, n), cell(film.canvas, n)])""")
+        shown, plain = np.array(cells).T
+        wanted = light_of(look if part is None else look['parts'][part])[4, frame].ravel()
+        assert np.corrcoef(shown / plain, wanted)[0, 1] > 0.98
+        assert (shown / plain).max() > 0.25 + 0.7 * wanted.max()
+        assert f'to frame {frame + 1} of 16' in opened.get(f'cards[{card}].status.textContent')
 
 
 def test_the_keys_step_through_words_and_videos_and_play(opened):
-    listed = opened.run(LISTED)
-    words = opened.run('return video.runs[0].words')
-    assert opened.run(CHOSEN)[0] == words[1] and opened.run(CURRENT) == listed[0]
-    opened.press(RIGHT)
-    opened.press(RIGHT)
-    assert opened.run(CHOSEN)[0] == words[3]
-    assert opened.run('return document.activeElement.firstChild.data') == words[3]
-    for _ in range(6):
-        opened.press(LEFT)
-    assert opened.run(CHOSEN)[0] == words[0]            # and no further
-    opened.press(DOWN)
-    opened.press(DOWN)
-    assert opened.run(CURRENT) == listed[2] and opened.run('return scrollY') == 0
+    listed = opened.get(LISTED)
+    words = opened.get('video.runs[0].words')
+    assert opened.get(CHOSEN)[0] == words[1] and opened.get(CURRENT) == listed[0]
+    opened.press(RIGHT, RIGHT)
+    assert opened.get(CHOSEN)[0] == words[3]
+    assert opened.get('document.activeElement.firstChild.data') == words[3]
+    opened.press(*[LEFT] * 6)
+    assert opened.get(CHOSEN)[0] == words[0]            # and no further
+    opened.press(DOWN, DOWN)
+    assert opened.get(CURRENT) == listed[2] and opened.get('scrollY') == 0
     opened.press(UP)
     opened.run('at("next").focus()')
     opened.press(' ')                                   # plays, whatever has the focus
-    assert opened.run(CURRENT) == listed[1]
-    assert 'pause' in opened.run('return at("play").textContent')
-    first = opened.run('return state.frame')
-    opened.wait(f'state.frame !== {first}')
+    assert opened.get(CURRENT) == listed[1]
+    assert 'pause' in opened.get('at("play").textContent')
+    opened.wait(f'state.frame !== {opened.get("state.frame")}')
     opened.press(' ')
-    assert 'play' in opened.run('return at("play").textContent')
-    assert opened.run('return state.timer') is None
+    assert 'play' in opened.get('at("play").textContent')
+    assert opened.get('state.timer') is None
 
 
-def test_a_strip_shows_the_frame_under_the_pointer_and_truth_draws_boxes(opened):
-    before = opened.run(PICTURE.format(1))
+def test_strips_key_frames_numbers_and_the_true_boxes(opened):
+    key, left = opened.run("""const {box} = cards[2].strips[0], b = box.getBoundingClientRect();
+        const k = box.querySelector(".key").getBoundingClientRect();
+        return [video.runs[2].key, (k.left - b.left) / b.width * 16]""")
+    assert left == pytest.approx(key, abs=0.05)
+    for word in (0, 3):
+        drawn, wanted = opened.run(f"""choose(0, {word});
+            const width = e => e.getBoundingClientRect().width;
+            return [cards[0].numbers[0].map(row => width(row.fill) / width(row.fill.parentNode)),
+                    video.runs[0].numbers[0].values[{word}]]""")
+        assert drawn == pytest.approx(wanted, abs=0.02)
+    before = opened.get(PICTURE.format(1))
     opened.hover('cards[0].strips[0].box', 0.03)
-    assert opened.run('return cards.map((_, r) => frameIn(r))') == [0] * 4      # in all runs
+    assert opened.get('cards.map((_, r) => frameIn(r))') == [0] * 4             # in all runs
     opened.hover('film.box', 0.97)
-    assert opened.run('return frameIn(0)') == 15 and opened.run(PICTURE.format(1)) != before
-    plain = opened.run('return film.canvas.toDataURL()')
-    assert opened.run('return getComputedStyle(film.band).display') == 'none'
+    assert opened.get('frameIn(0)') == 15 and opened.get(PICTURE.format(1)) != before
+    plain = opened.get('film.canvas.toDataURL()')
+    assert opened.get('getComputedStyle(film.band).display') == 'none'
     opened.run('at("truth").click()')
-    left, width, first, last = opened.run('''const a = film.band.getBoundingClientRect();
+    left, width, first, last = opened.run("""const a = film.band.getBoundingClientRect();
         const b = film.box.getBoundingClientRect();
-        return [(a.left - b.left) / b.width * 16, a.width / b.width * 16, ...video.truth.window]''')
+        return [(a.left - b.left) / b.width * 16, a.width / b.width * 16, ...video.truth.window]""")
     assert [left, width] == pytest.approx([first, last - first + 1], abs=0.05)
-    seen = opened.run('return video.truth.boxes.some(boxes => boxes[15])')
-    assert (opened.run('return film.canvas.toDataURL()') != plain) == seen
+    seen = opened.get('video.truth.boxes.some(boxes => boxes[15])')
+    assert (opened.get('film.canvas.toDataURL()') != plain) == seen
 
 
 def test_videos_are_sorted_by_any_score_of_any_run(opened, corpus):
     ids = corpus.ids
-    assert opened.run(LISTED) == ids                    # CIDEr falls from clip to clip
+    assert opened.get(LISTED) == ids                    # CIDEr falls from clip to clip
     opened.run('at("metric").value = "Bleu_4"; at("metric").onchange()')
-    assert opened.run(LISTED) == ids[::-1]
+    assert opened.get(LISTED) == ids[::-1]
     opened.run('at("turn").click()')
-    assert opened.run(LISTED) == ids
+    assert opened.get(LISTED) == ids
     opened.run('data.videos[2].runs[1].scores.Bleu_4 = -1')
     opened.run('at("whose").value = "1"; at("whose").onchange()')
-    assert opened.run(LISTED) == [ids[2], *ids[:2], ids[3]]
+    assert opened.get(LISTED) == [ids[2], *ids[:2], ids[3]]
     opened.run('at("whose").value = "differ"; at("turn").click()')
-    assert opened.run(LISTED)[0] == ids[2] and opened.run(CURRENT) == ids[0]
-
-
-def test_key_frames_and_numbers_are_drawn(opened):
-    key, left = opened.run('''const {box} = cards[2].strips[0], b = box.getBoundingClientRect();
-        const k = box.querySelector(".key").getBoundingClientRect();
-        return [video.runs[2].key, (k.left - b.left) / b.width * 16]''')
-    assert left == pytest.approx(key, abs=0.05)
-    for word in (0, 3):
-        drawn, wanted = opened.run(f'''choose(0, {word});
-            const width = e => e.getBoundingClientRect().width;
-            return [cards[0].numbers[0].map(row => width(row.fill) / width(row.fill.parentNode)),
-                    video.runs[0].numbers[0].values[{word}]]''')
-        assert drawn == pytest.approx(wanted, abs=0.02)
+    assert opened.get(LISTED)[0] == ids[2] and opened.get(CURRENT) == ids[0]
 
 
 def test_a_narrow_window_scrolls_in_one_direction_only(opened):
-    for width in (360, 390, 800):
+    for width in (800, 390, 360):
         opened.resize(width)
-        for n in range(3):
+        for n in (0, 1, 2):
             opened.run(f'open(state.order[{n}])')
-            wide, inside = opened.run('''const page = document.documentElement;
-                return [page.scrollWidth, page.clientWidth]''')
+            wide, inside = opened.widths()
             assert wide == inside <= width
-            labels = opened.run('''return [...document.querySelectorAll(".number")].map(
-                e => e.getBoundingClientRect().height)''')
+            labels = opened.get("""[...document.querySelectorAll(".number")].map(
+                e => e.getBoundingClientRect().height)""")
             assert max(labels) < 30                     # each on one line
-    moved = '''return [...document.querySelectorAll("#runs section, #runs canvas, .strip")].map(
-        e => e.getBoundingClientRect().top)'''
-    opened.resize(360)
-    before = opened.run(moved)
+    tops = """[...document.querySelectorAll("#runs section, #runs canvas, .strip")].map(
+        e => e.getBoundingClientRect().top)"""
+    before = opened.get(tops)
     for word in range(5):                               # nothing jumps
         opened.run(f'choose(1, {word})')
-        assert opened.run(moved) == before
+        assert opened.get(tops) == before
 
 
 def test_steps_of_several_frames_and_words_that_look_at_nothing(browser, corpus, tmp_path):
     """As ASTAR: the first word has no attention, later ones look at a corner of a 4 x 4 grid"""
-    view = {'bars': {'layers': ('low', 'high')}}
-    layers = [[0.0, 0.0], [0.4, 0.6]]
     space = np.zeros((2, 2, 16))
     space[1, :, 0] = 0.25, 0.75
-    model = Looks({'space': space, 'layers': layers})
-    path = page.write_page(tmp_path / 'x.html', [scored('two', corpus, 0, model, view)], corpus)
-    browser.open(path)
-    status = browser.run('choose(0, 2);' + STATUS)
-    assert status == 'gives 75% of its attention to frames 9 to 16 of 16'
-    bars = 'return cards[0].strips[0].bar.map(bar => bar.style.height)'
-    values = 'return cards[0].numbers[0].map(row => row.value.textContent)'
-    assert browser.run(bars) == ['33.3333%', '100%'] and browser.run('return frameIn(0)') == 12
-    assert browser.run(values) == ['0.40', '0.60']
+    model = Looks({'space': space, 'layers': [[0.0, 0.0], [0.4, 0.6]]})
+    one = scored('two', corpus, 0, model, {'bars': {'layers': ('low', 'high')}})
+    browser.show(page.write_page(tmp_path / 'x.html', [one], corpus))
+    browser.run('choose(0, 2)')
+    bars = 'cards[0].strips[0].bar.map(bar => bar.style.height)'
+    values = 'cards[0].numbers[0].map(row => row.value.textContent)'
+    assert browser.get(STATUS) == 'gives 75% of its attention to frames 9 to 16 of 16'
+    assert browser.get(bars) == ['33.3333%', '100%'] and browser.get('frameIn(0)') == 12
+    assert browser.get(values) == ['0.40', '0.60']
     browser.hover('cards[0].strips[0].box', 0.45)       # frame 8, of the first step
-    assert browser.run(STATUS) == 'gives 25% of its attention to frames 1 to 8 of 16'
-    assert browser.run('choose(0, 0);' + STATUS) == 'has no attention'
-    assert browser.run(bars) == ['0%', '0%'] and browser.run(values) == ['–', '–']
-    meters = 'return cards[0].buttons.map(b => b.querySelectorAll(".meter").length)'
-    assert browser.run(meters)[:3] == [0, 1, 1]
-    model.aux['space'] = model.aux['space'].sum(1, keepdim=True)
-    path = page.write_page(tmp_path / 'x.html', [scored('one', corpus, 0, model, view)], corpus)
-    browser.open(path)                                  # one step covers all frames
-    assert browser.run('choose(0, 2);' + STATUS) == 'has one map for all 16 frames'
-    assert browser.run('choose(0, 0);' + STATUS) == 'has no attention'
+    assert browser.get(STATUS) == 'gives 25% of its attention to frames 1 to 8 of 16'
+    browser.run('choose(0, 0)')
+    assert browser.get(STATUS) == 'has no attention'
+    assert browser.get(bars) == ['0%', '0%'] and browser.get(values) == ['–', '–']
+    meters = 'cards[0].buttons.map(b => b.querySelectorAll(".meter").length)'
+    assert browser.get(meters)[:3] == [0, 1, 1]
+    model.aux['space'] = model.aux['space'].sum(1, keepdim=True)        # one step for all frames
+    browser.show(page.write_page(tmp_path / 'x.html', [one], corpus))
+    for word, expected in ((2, 'has one map for all 16 frames'), (0, 'has no attention')):
+        browser.run(f'choose(0, {word})')
+        assert browser.get(STATUS) == expected
     assert browser.complaints() == []
 
 
@@ -485,11 +461,11 @@ def test_recognisers_have_a_page(browser, corpus, tmp_path):
     one = scored('rec', corpus, 0, Sees())
     one.run.training.task = 'recognise'
     one.found = {video: np.array([0.2, 0.7, 0.1]) for video in corpus.ids}
-    browser.open(page.write_page(tmp_path / 'x.html', [one], corpus))
-    assert browser.run(LISTED)[0] == 'val00001'         # the only one of class 1, which it sees
-    assert browser.run('return video.references') == ['b'] == browser.run(CHOSEN)
-    assert browser.run(STATUS) == 'gives all 16 frames the same weight; here frame 9'
-    assert browser.run('return cards[0].numbers[0][0].value.textContent') == '0.70'
+    browser.show(page.write_page(tmp_path / 'x.html', [one], corpus))
+    assert browser.get(LISTED)[0] == 'val00001'         # the only one of class 1, which it sees
+    assert browser.get('video.references') == ['b'] == browser.get(CHOSEN)
+    assert browser.get(STATUS) == 'gives all 16 frames the same weight; here frame 9'
+    assert browser.get('cards[0].numbers[0][0].value.textContent') == '0.70'
     assert browser.complaints() == []
 
 
@@ -499,13 +475,13 @@ def test_pages_without_frames_and_with_hostile_captions_open(browser, corpus, tm
     one = scored('sta', corpus)
     one.run.path = '<b>bold<b>'
     one.found = dict.fromkeys(corpus.ids, HOSTILE)
-    browser.open(page.write_page(tmp_path / 'x.html', [one], elsewhere))
-    assert browser.run('return document.title') == 'What the models look at'
-    assert not browser.run('return document.images.length')
-    assert browser.run('return video.runs[0].words')[0] == '<img'
-    assert browser.run(CURRENT) == corpus.ids[0]
-    assert 'no pictures' in browser.run('return at("video").textContent')
-    assert browser.run('return at("legend").offsetWidth') == 0
+    browser.show(page.write_page(tmp_path / 'x.html', [one], elsewhere))
+    assert browser.get('document.title') == 'What the models look at'
+    assert not browser.get('document.images.length')
+    assert browser.get('video.runs[0].words')[0] == '<img'
+    assert browser.get(CURRENT) == corpus.ids[0]
+    assert 'no pictures' in browser.get('at("video").textContent')
+    assert browser.get('at("legend").offsetWidth') == 0
     browser.run('console.error("heard")')
     heard = browser.complaints()                        # that, and nothing of the page
     assert len(heard) == 1 and 'heard' in heard[0]
