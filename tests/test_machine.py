@@ -30,9 +30,10 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
     for wrong in (tmp_path, path / 'below', tmp_path / 'nowhere' / 'a.json'):
         with pytest.raises(BadInput, match='cannot write'), machine.replacing(wrong) as temporary:
             temporary.write_text('x')
-    with machine.replacing('/dev/null') as temporary:      # a device is written to, not replaced
-        temporary.write_text('x')
-    assert not Path('/dev/null').is_file()
+    os.mkfifo(tmp_path / 'pipe')
+    with machine.replacing(tmp_path / 'pipe') as temporary:   # only files are replaced
+        assert temporary == tmp_path / 'pipe'
+    assert (tmp_path / 'pipe').is_fifo()
 
 
 def test_a_lock_ends_with_a_process_that_is_killed(tmp_path):
