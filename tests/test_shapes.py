@@ -416,7 +416,8 @@ def test_training_writes_weights_like_the_shipped_ones(tmp_path, monkeypatch, ca
         monkeypatch.setattr(networks, name, tmp_path / path.name)
     networks.main(['--clips', '32'])
     out = capsys.readouterr().out
-    for name in ('clip CNN: accuracy on 2 other clips: shape ', 'C3D: accuracy on 2 other clips: pool',
+    for name in ('clip CNN: accuracy on 2 other clips: shape ',
+                 'C3D: accuracy on 2 other clips: pool3 shape ',
                  'top of C3D: accuracy on 2 other clips: action '):
         assert name in out
     for path in shipped.values():
