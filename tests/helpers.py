@@ -78,3 +78,15 @@ def clip_features(frames):
     from shapes import networks                         # not needed by the graders of exercises
     small = networks.shrink(frames)[None]
     return networks.load_clip_cnn()(networks.triples(small)).movedim(1, -1).contiguous()
+
+
+def one_video(batch, i):
+    """The batch with video i only, cut to its own length, and its captions"""
+    rows = batch['rows'] == i
+    one = {name: batch[name][i:i + 1] for name in ('ids', 'category', 'labels') if name in batch}
+    one |= {name: batch[name][rows] for name in ('captions', 'caption_ids')}
+    one |= {'rows': torch.zeros_like(one['caption_ids']), 'feats': {}, 'mask': {}}
+    for name, mask in batch['mask'].items():
+        one['feats'][name] = batch['feats'][name][i:i + 1, mask[i]]
+        one['mask'][name] = mask[i:i + 1, mask[i]]
+    return one

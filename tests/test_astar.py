@@ -1,4 +1,5 @@
-"""ASTAR: attentions, alignments and VIMCO against loops and enumeration; batches; bad input."""
+"""ASTAR: attentions, alignments and VIMCO against loops and enumeration; bad input.
+(Gradients, padding and single videos are tested in test_models.py.)"""
 import contextlib
 import itertools
 import math
@@ -11,7 +12,7 @@ import helpers
 from astar import VARIANTS, Captioner, Config, read_windows, vimco
 from c3d import ALIGN, MAPS, receptive_field
 from data import EOS, BadInput
-from decode import greedy, select, teacher_force
+from decode import select, teacher_force
 
 torch.set_num_threads(1)
 SHAPES = {'c3d_pool2': [28, 28, 2], 'c3d_pool3': [14, 14, 4], 'c3d_pool4': [7, 7, 8],
@@ -30,17 +31,6 @@ def make_batch(frames):
     return batch
 
 
-def only(batch, row):
-    """The batch with one video, cut to its own length, and its captions"""
-    mine = batch['rows'] == row
-    one = {'ids': [batch['ids'][row]], 'captions': batch['captions'][mine],
-           'rows': batch['rows'][mine] * 0, 'feats': {}, 'mask': {}}
-    for name, mask in batch['mask'].items():
-        one['feats'][name] = batch['feats'][name][row, mask[row]][None]
-        one['mask'][name] = mask[row, mask[row]][None]
-    return one
-
-
 def make_model(variant, **fields):
     torch.manual_seed(1)
     small = dict(hidden=7, embed=5, attn=6, bottleneck=4, samples=2, dropout=0.0, init=0.3)
@@ -57,12 +47,8 @@ def grad(value, parameters):
 
 
 @pytest.mark.parametrize('variant', VARIANTS)
-def test_shapes_gradients_aux_and_view(variant):
+def test_shapes_aux_and_view(variant):
     model, batch = make_model(variant), make_batch((5, 33))
-    loss, logs = model(batch)
-    assert loss.shape == () and all(isinstance(value, float) for value in logs.values())
-    loss.backward()
-    assert all(parameter.grad.abs().sum() > 0 for parameter in model.parameters())
     memory, state = model.encode(batch)
     _, aux = teacher_force(model, memory, state, torch.tensor([[3, EOS], [4, EOS]]))
     keys = {'hard': {'space', 'layers', 'log_q'}, 'hypercolumn': {'space'}, 'fc7': set(),
@@ -82,21 +68,6 @@ def test_shapes_gradients_aux_and_view(variant):
     assert astar.VIEW['bars'] == {'layers': ('pool2', 'pool3', 'pool4', 'pool5')}
 
 
-@pytest.mark.parametrize('variant', VARIANTS)
-def test_a_batch_of_5_16_and_33_frames_equals_three_batches_of_one(variant):
-    """Neither padding nor other videos change anything, and nothing is dropped out in eval mode."""
-    model, batch = make_model(variant, init=0.5, dropout=0.5).eval(), make_batch((5, 16, 33))
-    with torch.no_grad():
-        words, _ = greedy(model, *model.encode(batch), 8)
-        losses = []
-        for row in range(3):
-            alone = only(batch, row)
-            losses.append(model(alone)[0].item())
-            said = greedy(model, *model.encode(alone), 8)[0][0]
-            assert torch.equal(words[row, :len(said)], said) and not words[row, len(said):].any()
-        assert model(batch)[0].item() == pytest.approx(sum(losses) / 3, rel=1e-5)
-
-
 def test_the_config_has_the_printed_values():
     cfg = Config()
     assert (cfg.hidden, cfg.embed, cfg.samples, cfg.clip) == (512, 300, 10, 5.0)        # appendix
@@ -106,23 +77,19 @@ def test_the_config_has_the_printed_values():
     assert ALIGN == {'pool2': (7, 3, 8), 'pool3': (5, 2, 4), 'pool4': (3, 1, 2)}        # appendix
 
 
-def test_features_follow_the_variant():
+def test_features_follow_the_variant_and_others_are_refused():
     assert Config().features == (*(f'c3d_{layer}' for layer in MAPS), 'c3d_fc7')
     assert Config(variant='pool3').features == ('c3d_pool3', 'c3d_fc7')
     assert Config(variant='fc7').features == ('c3d_fc7',)
     assert Config(variant='resnet', frame_features='clip').features == ('clip',)
     assert Config(variant='fc7', features=('mine',)).features == ('mine',)
-    with pytest.raises(BadInput, match='--variant middle: choose one of soft, .*layers-first'):
-        Config(variant='middle')
-
-
-@pytest.mark.parametrize('variant, features, message', [
-    ('soft', ('c3d_fc7',), 'reads pool2, pool3, pool4, pool5, fc7'),
-    ('pool3', ('c3d_pool4', 'c3d_fc7'), r'c3d_pool4: .*\[14, 14, .*found \[7, 7, 8\]'),
-    ('fc7', ('c3d_pool5',), r'c3d_pool5: .*found \[4, 4, 8\]')])
-def test_features_that_do_not_fit_the_variant_are_refused(variant, features, message):
-    with pytest.raises(BadInput, match=message):
-        make_model(variant, features=features)
+    for variant, features, message in (
+            ('middle', (), '--variant middle: choose one of soft, .*layers-first'),
+            ('soft', ('c3d_fc7',), 'reads pool2, pool3, pool4, pool5, fc7'),
+            ('pool3', ('c3d_pool4', 'c3d_fc7'), r'c3d_pool4: .*\[14, 14, .*found \[7, 7, 8\]'),
+            ('fc7', ('c3d_pool5',), r'c3d_pool5: .*found \[4, 4, 8\]')):
+        with pytest.raises(BadInput, match=message):
+            make_model(variant, features=features)
 
 
 def test_bad_batches_are_refused():
@@ -152,28 +119,37 @@ def test_first_weights_are_as_printed(variant):
             assert 0.9 <= module.layer.weight.abs().max() <= 1.0001
 
 
+def mean_of_fc7(batch):
+    """Of videos of 16 and 33 frames: of 1 and of 3 windows"""
+    one, several = batch['feats']['c3d_fc7']
+    return torch.stack([one[0], (several[0] + several[1] + several[2]) / 3])
+
+
 @torch.no_grad()
 def test_the_first_word_depends_on_the_mean_of_fc7_alone():
     model, batch = make_model('soft').eval(), make_batch((16, 33))
     memory, state = model.encode(batch)
-    fc7 = batch['feats']['c3d_fc7']                                     # 1 and 3 windows
-    mean = torch.stack([fc7[0, 0], (fc7[1, 0] + fc7[1, 1] + fc7[1, 2]) / 3])
-    assert torch.allclose(state[0], model.first(mean).tanh(), atol=1e-6) and not state[1].any()
+    expected = model.first(mean_of_fc7(batch)).tanh()
+    assert torch.allclose(state[0], expected, atol=1e-6) and not state[1].any()
     logits, (h, c), _ = model.step(None, state, memory)
     assert torch.equal(h, state[0]) and torch.equal(c, state[1])        # no LSTM step, no <bos>
     assert torch.equal(logits, model.out(h))
 
 
 @torch.no_grad()
-def test_a_step_is_equation_2_on_the_word_and_on_what_the_previous_h_attended_to():
-    model, batch = make_model('soft', init=1.0).eval(), make_batch((16, 33))
+@pytest.mark.parametrize('variant', ['soft', 'fc7-every'])
+def test_a_step_is_equation_2_on_the_word_and_on_what_the_previous_h_attended_to(variant):
+    """The variant fc7-every adds fc7 to the input."""
+    model, batch = make_model(variant, init=1.0).eval(), make_batch((16, 33))
     memory, (h, _) = model.encode(batch)
     c = torch.randn_like(h)
     word = torch.tensor([5, 6])
     logits, (h_next, c_next), _ = model.step(word, (h, c), memory)
-    x = torch.cat([model.embed(word), model.attend(h, memory)[0]], 1)   # z_t = phi(h_t-1, a)
-    gates = x @ model.lstm.weight_ih.T + h @ model.lstm.weight_hh.T     # all biases start at 0
-    i, f, g, o = gates.chunk(4, 1)
+    inputs = [model.embed(word), model.attend(h, memory)[0]]            # z_t = phi(h_t-1, a)
+    if variant == 'fc7-every':
+        inputs.append(mean_of_fc7(batch))
+    gates = torch.cat(inputs, 1) @ model.lstm.weight_ih.T + h @ model.lstm.weight_hh.T
+    i, f, g, o = gates.chunk(4, 1)                                      # all biases start at 0
     cell = f.sigmoid() * c + i.sigmoid() * g.tanh()
     assert torch.allclose(c_next, cell, atol=1e-5)
     assert torch.allclose(h_next, o.sigmoid() * cell.tanh(), atol=1e-5)
@@ -301,17 +277,6 @@ def test_beta_is_logged_as_its_mean_over_the_words_that_attend():
     found = torch.tensor([logs[f'beta_{layer}'] for layer in MAPS])
     assert torch.allclose(found, expected, atol=1e-6)
     assert found.std() > 1e-3 and found.sum().item() == pytest.approx(1)
-
-
-@torch.no_grad()
-def test_fc7_every_adds_fc7_to_the_input_of_every_step_but_the_first():
-    model, batch = make_model('fc7-every', init=0.5).eval(), make_batch((16, 33))
-    memory, state = model.encode(batch)
-    word = torch.tensor([5, 6])
-    z, _ = model.attend(state[0], memory)
-    fc7 = torch.stack([batch['feats']['c3d_fc7'][0, 0], batch['feats']['c3d_fc7'][1].mean(0)])
-    expected = model.lstm(torch.cat([model.embed(word), z, fc7], 1), state)
-    assert torch.allclose(model.step(word, state, memory)[1][0], expected[0], atol=1e-6)
 
 
 @pytest.mark.parametrize('layer, side, every, window', [
@@ -472,7 +437,8 @@ ALL = torch.tensor(list(itertools.product(range(16), range(4))))        # every 
 def hard_captioner(captions):
     """-> a hard Captioner with K = 3, a batch of videos of 16 frames with one caption each"""
     batch = make_batch([16] * len(captions))
-    batch |= {'captions': torch.tensor(captions), 'rows': torch.arange(len(captions))}
+    rows = torch.arange(len(captions))
+    batch |= {'captions': torch.tensor(captions), 'rows': rows, 'caption_ids': rows}
     return doubles(make_model('hard', init=0.5, samples=3), batch)
 
 
@@ -522,7 +488,7 @@ def test_k_sequences_in_one_pass_equal_k_passes_and_the_alignment_runs_once_per_
     bounds, surrogates = [], []
     for video, rows, count in ((0, slice(3, 6), 2), (1, slice(0, 3), 3)):
         choices = torch.stack([word[rows] for word in words[:count]], 1)        # (3, count, 2)
-        passes = [say(model, only(both, video), choices[k:k + 1]) for k in range(3)]
+        passes = [say(model, helpers.one_video(both, video), choices[k:k + 1]) for k in range(3)]
         log_py, log_pm = (torch.cat(values) for values in zip(*passes))
         bounds.append(log_py.exp().mean().log())
         surrogates.append(vimco(log_py[None], log_pm[None])[1])

@@ -14,11 +14,8 @@ import helpers
 from data import EOS, PAD, UNK, BadInput, Batches, Corpus, Features, Vocabulary, normalise
 
 
-def test_captions_lose_case_and_punctuation():
-    assert normalise("  A man's DOG, running -- fast.\n") == 'a man s dog running fast'
-
-
 def test_a_vocabulary_counts_training_words_and_round_trips():
+    assert normalise("  A man's DOG, running -- fast.\n") == 'a man s dog running fast'
     words = Vocabulary.build(['a cat runs', 'a dog runs', 'a cat sleeps'], min_count=2)
     assert words.words == ['<pad>', '<eos>', '<unk>', 'a', 'cat', 'runs']       # 3, 2 and 2 times
     assert words.encode('a dog runs', max_len=9) == [3, UNK, 5, EOS]
@@ -53,12 +50,12 @@ def test_every_caption_is_used_exactly_once_per_epoch(counts, world):
     vocabulary = Vocabulary.build(every_caption(corpus))
     batches = Batches(corpus, vocabulary, videos=4, captions=5)
     seen = Counter()
-    shares = []
-    for rank in range(world):
-        epoch = list(batches.epoch(3, rank=rank, world=world))
-        assert len(epoch) == len(batches)
-        shares.append([batch['share'] for batch in epoch])
-        for batch in epoch:
+    ranks = [list(batches.epoch(3, rank=rank, world=world)) for rank in range(world)]
+    for joined in zip(*ranks, strict=True):             # processes share each joined batch
+        total = sum(len(batch['rows']) for batch in joined if batch['share'] > 0)
+        assert sum(batch['share'] for batch in joined) == pytest.approx(1)
+        for batch in joined:
+            assert batch['share'] in (0, pytest.approx(len(batch['rows']) / total))
             assert len(batch['ids']) <= 4 and torch.bincount(batch['rows']).max() <= 5
             for words, row, number in zip(batch['captions'], batch['rows'], batch['caption_ids']):
                 video = batch['ids'][row]
@@ -68,7 +65,7 @@ def test_every_caption_is_used_exactly_once_per_epoch(counts, world):
                 if batch['share'] > 0:
                     seen[int(number), vocabulary.decode(words)] += 1
     assert seen == Counter(enumerate(every_caption(corpus)))
-    assert np.allclose(np.sum(shares, 0), 1)                    # processes share each joined batch
+    assert {len(batches)} == {len(epoch) for epoch in ranks}
 
 
 def test_the_order_depends_on_seed_and_epoch_and_a_late_start_continues_it():
@@ -79,8 +76,9 @@ def test_the_order_depends_on_seed_and_epoch_and_a_late_start_continues_it():
 
     assert order(0, 1) == order(0, 1) and order(0, 1)[2:] == order(0, 1, start=2)
     assert order(0, 1) != order(1, 1) and order(0, 1) != order(0, 2)
-    videos = [[batch['ids'] for batch in batches.epoch(0, seed)] for seed in (1, 2)]
-    assert videos[0] != videos[1]
+    first, other_seed, other_epoch = ([batch['ids'] for batch in batches.epoch(*which)]
+                                      for which in ((0, 1), (0, 2), (1, 1)))
+    assert first != other_seed and first != other_epoch
     ids = batches.corpus.ids
     assert [batch['ids'] for batch in batches.in_order()] == [ids[:3], ids[3:6], ids[6:9], ids[9:]]
 
@@ -109,19 +107,23 @@ def packed(folder, name, array, **info):
     return folder
 
 
-def test_packed_features_are_read_lazily_and_scaled(tmp_path):
+def one_by_one(folder, *arrays):
+    """Write FOLDER/v0.npy, FOLDER/v1.npy, ..."""
+    folder.mkdir()
+    for i, array in enumerate(arrays):
+        np.save(folder / f'v{i}.npy', array)
+
+
+def test_features_are_packed_and_scaled_or_one_file_per_video_and_may_lack_frames(tmp_path):
     array = np.random.default_rng(0).integers(0, 255, (3, 4, 5)).astype(np.uint8)
     features = Features(packed(tmp_path, 'x', array, scale=[0.5, 2.0, 0.1], encoder='e'), 'x')
     assert isinstance(features.array, np.memmap) and features['v1'].dtype == np.float32
     assert np.allclose(features['v2'], array[2] * 0.1)
     assert features.check(['v0', 'v2']) == ([5], 4) and features.info == {'encoder': 'e'}
-
-
-def test_a_folder_of_files_and_vectors_without_frames(tmp_path):
-    (tmp_path / 'x').mkdir()
-    np.save(tmp_path / 'x' / 'v0.npy', np.zeros((2, 7, 7, 3), np.float16))
-    np.save(tmp_path / 'x' / 'v1.npy', np.ones((5, 7, 7, 3), np.float16))
-    assert Features(tmp_path, 'x').check(['v0', 'v1']) == ([7, 7, 3], 5)
+    one_by_one(tmp_path / 'y', np.zeros((2, 7, 7, 3)), np.ones((5, 7, 7, 3), np.float16))
+    os.mkfifo(tmp_path / 'y' / 'v2.npy')                # opening it would wait forever
+    features = Features(tmp_path, 'y')
+    assert features.check(['v0', 'v1']) == ([7, 7, 3], 5) and list(features.rows) == ['v0', 'v1']
     audio = Features(packed(tmp_path, 'audio', np.ones((2, 128), np.float16)), 'audio')
     assert audio['v0'].shape == (1, 128) and audio.check(['v0']) == ([128], 1)
 
@@ -146,12 +148,9 @@ def test_features_in_hdf5_are_read_by_id(tmp_path, monkeypatch, ending):
     np.zeros((1, 2, 3), complex), np.full((1, 2, 3), 'text'), np.zeros((1, 2, 3), 'M8[s]'),
     np.zeros((1, 2), [('x', float), ('y', int)])], ids=lambda array: f'{array.dtype}{array.shape}')
 def test_features_that_are_no_numbers_or_no_frames_are_named(tmp_path, array):
+    packed(tmp_path, 'x', np.atleast_1d(array))
+    np.save(tmp_path / 'x.npy', array)
     shape = array.shape[1:]
-    if array.ndim:
-        packed(tmp_path, 'x', array)
-    else:
-        packed(tmp_path, 'x', array[None])
-        np.save(tmp_path / 'x.npy', array)
     with pytest.raises(BadInput, match=re.escape(f"the feature of 'v0' has shape {shape} and")):
         Features(tmp_path, 'x').check(['v0'])
 
@@ -179,9 +178,7 @@ def test_missing_unequal_and_cut_off_features_are_named(tmp_path):
     (tmp_path / 'y.pt').touch()
     with pytest.raises(BadInput, match='for y.npy with y.json.*there: x.json, x.npy, y.pt'):
         Features(tmp_path, 'y')
-    (tmp_path / 'z').mkdir()
-    np.save(tmp_path / 'z' / 'v0.npy', np.zeros((2, 3)))
-    np.save(tmp_path / 'z' / 'v1.npy', np.zeros((2, 4)))
+    one_by_one(tmp_path / 'z', np.zeros((2, 3)), np.zeros((2, 4)))
     with pytest.raises(BadInput, match=r"'v1' has \(4,\) per frame, but 'v0' has \(3,\)"):
         Features(tmp_path, 'z').check(['v0', 'v1'])
     whole = (tmp_path / 'z' / 'v0.npy').read_bytes()
@@ -196,61 +193,47 @@ def header(shape):
     return b'\x93NUMPY\x01\x00' + len(text).to_bytes(2, 'little') + text.encode() + bytes(64)
 
 
+BROKEN = {
+    'x.npy: cannot be read': (
+        b'', b'\x93NUMPY', b'text', b'PK\x03\x04 as in an .npz file', header('(99999999999, 7)'),
+        header('(4294967296, 4294967296, 9)'), header('(-2, 3)')),
+    'x.json: not JSON': (b'[' * 100_000, b'\xff', b'{'),
+    'x.json: expected an object': (b'[]',),
+    '2 rows, so x.json needs "ids"': (
+        b'{"ids": [["v0"], {}]}', b'{"ids": ["v0", "v1", "v1"]}', b'{}', b'{"ids": ["a", "a"]}'),
+    '"scale" must be a list of 2 numbers': [
+        b'{"ids": ["v0", "v1"], "scale": %s}' % scale
+        for scale in (b'[1e300, 1]', b'[NaN, 1]', b'[1]', b'3', b'[null, 1]')]}
+
+
 @pytest.mark.filterwarnings('ignore:overflow')
-@pytest.mark.parametrize('file, content, message', [
-    ('x.npy', b'', 'x.npy: cannot be read'),
-    ('x.npy', b'\x93NUMPY', 'x.npy: cannot be read'),
-    ('x.npy', b'text', 'x.npy: cannot be read'),
-    ('x.npy', b'PK\x03\x04 as in an .npz file', 'x.npy: cannot be read'),
-    ('x.npy', header('(99999999999, 7)'), 'x.npy: cannot be read'),
-    ('x.npy', header('(4294967296, 4294967296, 9)'), 'x.npy: cannot be read'),
-    ('x.npy', header('(-2, 3)'), 'x.npy: cannot be read'),
-    ('x.json', b'[' * 100_000, 'x.json: not JSON'),
-    ('x.json', b'\xff', 'x.json: not JSON'),
-    ('x.json', b'{"ids": [["v0"], {}]}', '2 rows, so x.json needs "ids"'),
-    ('x.json', b'{"ids": ["v0", "v1", "v1"]}', '2 rows, so x.json needs "ids"'),
-    ('x.json', b'{"ids": ["v0", "v1"], "scale": [1e300, 1]}', '"scale" must be a list'),
-    ('x.json', b'{"ids": ["v0", "v1"], "scale": [NaN, 1]}', '"scale" must be a list'),
-    ('x.json', b'{', 'x.json: not JSON'),
-    ('x.json', b'[]', 'x.json: expected an object'),
-    ('x.json', b'{}', '2 rows, so x.json needs "ids"'),
-    ('x.json', b'{"ids": ["a", "a"]}', '2 rows, so x.json needs "ids"'),
-    ('x.json', b'{"ids": ["v0", "v1"], "scale": [1]}', '"scale" must be a list of 2 numbers'),
-    ('x.json', b'{"ids": ["v0", "v1"], "scale": 3}', '"scale" must be a list of 2 numbers'),
-    ('x.json', b'{"ids": ["v0", "v1"], "scale": [null, 1]}', '"scale" must be a list')],
-    ids=lambda given: str(given)[:30])
-def test_broken_feature_files_are_named(tmp_path, file, content, message):
-    packed(tmp_path, 'x', np.zeros((2, 3, 4), np.float16))
-    (tmp_path / file).write_bytes(content)
-    with pytest.raises(BadInput, match=message):
-        Features(tmp_path, 'x')
-
-
-def test_a_named_pipe_is_no_feature(tmp_path):
-    (tmp_path / 'x').mkdir()
-    os.mkfifo(tmp_path / 'x' / 'v0.npy')
-    np.save(tmp_path / 'x' / 'v1.npy', np.zeros((2, 3)))
-    assert list(Features(tmp_path, 'x').rows) == ['v1']
+@pytest.mark.parametrize('message', BROKEN)
+def test_broken_feature_files_are_named(tmp_path, message):
+    for content in BROKEN[message]:
+        packed(tmp_path, 'x', np.zeros((2, 3, 4), np.float16))
+        (tmp_path / ('x.npy' if 'x.npy' in message else 'x.json')).write_bytes(content)
+        with pytest.raises(BadInput, match=message):
+            Features(tmp_path, 'x')
+            pytest.fail(f'{content[:40]} is read')
 
 
 @pytest.mark.filterwarnings('ignore')
 @pytest.mark.parametrize('layout', ['rows', 'files'])
 def test_damaged_features_are_refused_or_finite(tmp_path, layout):
     array = np.random.default_rng(0).standard_normal((3, 2, 5)).astype(np.float32)
-    packed(tmp_path, 'x', array, scale=[1.0, 2.0, 0.5], encoder='e')
-    files = [tmp_path / 'x.npy', tmp_path / 'x.json']
-    if layout == 'files':
-        (tmp_path / 'y').mkdir()
-        for i in range(3):
-            np.save(tmp_path / 'y' / f'v{i}.npy', array[i])
-        (tmp_path / 'y' / 'info.json').write_text('{"encoder": "e", "part": ["a", 1]}')
-        files = [tmp_path / 'y' / 'v1.npy', tmp_path / 'y' / 'info.json']
+    if layout == 'rows':
+        packed(tmp_path, 'x', array, scale=[1.0, 2.0, 0.5], encoder='e')
+        files = [tmp_path / 'x.npy', tmp_path / 'x.json']
+    else:
+        one_by_one(tmp_path / 'x', *array)
+        (tmp_path / 'x' / 'info.json').write_text('{"encoder": "e", "part": ["a", 1]}')
+        files = [tmp_path / 'x' / 'v1.npy', tmp_path / 'x' / 'info.json']
     for path in files:
         whole = path.read_bytes()
         for seed in range(helpers.TRIES):
             path.write_bytes(helpers.damaged(whole, seed))
             try:
-                features = Features(tmp_path, 'xy'[layout == 'files'])
+                features = Features(tmp_path, 'x')
                 shape, most = features.check(['v0', 'v1', 'v2'])
                 for i in range(3):
                     value = features[f'v{i}']

@@ -24,65 +24,57 @@ def folder(tmp_path, monkeypatch):
     assert not [path for path in tmp_path.iterdir() if path.name != 'file']
 
 
-@pytest.mark.parametrize('line, message', [
-    ('--model foo', '--model foo: choose one of astar, c3d'),
-    ('--dataset foo', '--dataset foo: choose one of folder, hmdb51'),
+# The message repeats the last flag of the line, then says this.
+CHOICES = {
+    '--model foo': 'astar, c3d', '--metric BLEU': 'CIDEr, Bleu_1', '--pool foo': 'mean, lstm',
+    '--dataset foo': 'folder, hmdb51, hollywood2, msrvtt, msvd, mvad, shapes, ucf11, weizmann',
+    '--dataset msvd --metric slots': 'CIDEr', '--features foo': 'clip, audio',
+    '--variant foo': 'st, ts, stats', '--model sta --variant maxpool': 'soft, avgpool, first',
+    '--model sta --task recognize --variant first': 'soft', '--reward beauty': 'cider',
+    '--optimizer sgd': 'adam, adamw, rmsprop', '--schedule linear': 'constant, cosine',
+    '--task foo': 'describe, recognise', '--model vre --stage foo': 'all, warm'}
+RANGES = {
+    '--limit 0': 'from 1', '--seed -1': 'from 0', '--hidden 0': 'from 1', '--max-len 0': 'from 1',
+    '--videos-per-batch 0': 'from 1', '--beam 0': 'from 1 to 100', '--eta nan': 'from 0',
+    '--rate nan': 'above 0 and at most', '--rate inf': 'above 0 and at most',
+    '--clip 0.0': 'above 0', '--dropout 1.0': 'from 0 to 0.999',
+    '--model vre --sampling 2.0': 'from 0 to 0.999'}
+REASONS = {
+    '--device meta': 'choose cpu, cuda', '--device nonsense': 'choose cpu, cuda',
+    '--device cuda:99': 'torch finds no such GPU', '--word2vec nowhere.bin': 'there is no such',
+    '--task recognise': 'stats.py can describe, and',
+    '--model c3d --task describe': 'c3d.py can recognise, and',
+    '--split-scheme official': 'shapes has only its official',
+    '--fold 1': 'shapes has one split; hmdb51 and weizmann have several',
+    '--features clip clip': "'clip' occurs twice", '--features ../x': "'../x' .*has letters",
+    '--model c3d --features clip': 'C3D reads frames',
+    '--model astar --variant soft --features clip': 'the variant soft reads pool2',
+    '--model vre --epochs 1': 'vre trains in stages; use --warm-epochs, --joint',
+    '--model sta --reward cider': 'sta.py does not use it',
+    '--model c3d --beam 5': 'c3d generates no captions here',
+    '--model sta --task recognise --embed 5': 'only --task describe uses it',
+    '--model sta --block 2': 'only --task recognise uses it'}
+SAID = {line: f'choose one of {text}' for line, text in CHOICES.items()}
+SAID |= {line: f'must be {text}' for line, text in RANGES.items()} | REASONS
+MISTAKES = [(line, f'--{line.rpartition("--")[2]}: .*{text}') for line, text in SAID.items()] + [
     ('--root', 'argument --root: expected one argument'),
     ('--no-such-flag', 'unrecognized arguments: --no-such-flag'),
     ('--amp', '--amp needs a GPU'),
-    ('--device meta', '--device meta: choose cpu, cuda'),
-    ('--device nonsense', '--device nonsense: choose cpu, cuda'),
-    ('--device cuda:99', '--device cuda:99: torch finds no such GPU'),
-    ('--limit 0', '--limit 0: must be from 1'),
-    ('--seed -1', '--seed -1: must be from 0'),
-    ('--metric BLEU', '--metric BLEU: choose one of CIDEr, Bleu_1'),
-    ('--metric slots --dataset msvd', '--metric slots: choose one of CIDEr'),
-    ('--word2vec nowhere.bin', '--word2vec nowhere.bin: there is no such file'),
     ('--out=', '--out is empty'),
     ('--out file/run', '--out .*file/run: .*/file is not a folder that can be written to'),
-    ('--task foo', '--task foo: choose one of describe, recognise'),
-    ('--task recognise', '--task recognise: stats.py can describe, and'),
-    ('--model c3d --task describe', '--task describe: c3d.py can recognise, and'),
     ('--dataset ucf11', 'dataset ucf11 can teach to recognise: choose another'),
     ('--model sta --task recognise --dataset msvd', 'dataset msvd can teach to describe:'),
-    ('--split-scheme official', '--split-scheme official: shapes has only its official'),
     ('--dataset msvd --split-scheme vre', "--split-scheme: invalid choice: 'vre' .*official"),
     ('--dataset ucf11 --model sta --split-scheme hash', "--split-scheme: invalid choice: 'hash'"),
     ('--partial', '--partial True: all clips of shapes have features'),
-    ('--fold 1', '--fold 1: shapes has one split; hmdb51 and weizmann have several'),
     ('--model sta --dataset hmdb51 --fold 4', '--fold: invalid choice: 4 .choose from 1, 2, 3'),
-    ('--features clip clip', "--features clip clip: 'clip' occurs twice"),
-    ('--features ../x', "--features ../x: '../x' .*a name has letters"),
-    ('--features foo', '--features foo: choose one of clip, audio'),
-    ('--model c3d --features clip', '--features clip: C3D reads frames'),
-    ('--model astar --variant soft --features clip', 'the variant soft reads pool2'),
-    ('--pool foo', '--pool foo: choose one of mean, lstm'),
-    ('--variant foo', '--variant foo: choose one of st, ts, stats'),
-    ('--model sta --variant maxpool', '--variant maxpool: choose one of soft, avgpool, first'),
-    ('--model sta --task recognize --variant first', '--variant first: choose one of soft'),
-    ('--optimizer sgd', '--optimizer sgd: choose one of adam, adamw, rmsprop'),
-    ('--schedule linear', '--schedule linear: choose one of constant, cosine'),
-    ('--reward beauty', '--reward beauty: choose one of cider'),
-    ('--hidden 0', '--hidden 0: must be from 1'),
     ('--hidden 1.5', "argument --hidden: invalid int value: '1.5'"),
-    ('--videos-per-batch 0', '--videos-per-batch 0: must be'),
-    ('--beam 0', '--beam 0: must be from 1 to 100'),
-    ('--max-len 0', '--max-len 0: must be'),
-    ('--rate nan', '--rate nan: must be above 0 and at most'),
-    ('--rate inf', '--rate inf: must be above 0 and at most'),
-    ('--eta nan', '--eta nan: must be from 0'),
-    ('--clip 0', '--clip 0.0: must be above 0'),
-    ('--dropout 1', '--dropout 1.0: must be from 0 to 0.999'),
-    ('--model vre --sampling 2', '--sampling 2.0: must be from 0 to 0.999'),
-    ('--model vre --stage foo', '--stage foo: choose one of all, warm'),
     ('--model vre --reward=', '--reward is empty, but stage reward needs a metric'),
-    ('--model vre --epochs=1', '--epochs 1: vre trains in stages; use --warm-epochs, --joint'),
-    ('--model sta --reward cider', '--reward cider: sta.py does not use it'),
-    ('--model c3d --beam 5', '--beam 5: c3d generates no captions here'),
-    ('--model sta --task recognise --embed 5', '--embed 5: only --task describe uses it'),
-    ('--model sta --block 2', '--block 2: only --task recognise uses it'),
     ('--resume', 'nothing to resume: there is no runs/'),
-    ('--resume --out file', 'file/last.pt: there is no such checkpoint')])
+    ('--resume --out file', 'file/last.pt: there is no such checkpoint')]
+
+
+@pytest.mark.parametrize('line, message', MISTAKES)
 def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(folder, line, message):
     (folder / 'file').write_text('')
     with pytest.raises(BadInput, match=message) as error:
@@ -143,48 +135,36 @@ HOSTILE = ('0', '-1', '1', '2', '0.5', 'nan', 'inf', '-inf', '1e300', '1e-300', 
            'None', 'True', '[]', '1_000', '0x10', 'clip', 'cider+', '+', 'meta')
 
 
-def all_flags(paper, task):
-    parser = flags.make_parser(runs.Paper(paper), 'shapes', task)
-    return sorted(option for option in parser._option_string_actions if option.startswith('--'))
-
-
 def tries(seed, count):
     """-> command lines with one hostile value, or with two. Every flag occurs."""
     draw = random.Random(seed)
     for i in range(count):
-        paper = PAPERS[i % len(PAPERS)]
-        task = draw.choice(runs.Paper(paper).tasks)
-        known = all_flags(paper, task)
-        words = ['--model', paper, '--task', task]
+        paper = runs.Paper(PAPERS[i % len(PAPERS)])
+        task = draw.choice(paper.tasks)
+        options = flags.make_parser(paper, 'shapes', task)._option_string_actions
+        known = sorted(option for option in options if option.startswith('--'))
+        words = ['--model', paper.name, '--task', task]
         for name in [known[i // len(PAPERS) % len(known)], *draw.choices(known, k=i % 7 == 0)]:
             words += draw.choice(([name, draw.choice(HOSTILE)], [f'{name}={draw.choice(HOSTILE)}'],
                                   [name]))
         yield words
 
 
-def fuzz(count, seed=0):
-    """-> numbers of tries that were refused in one sentence, accepted, ended otherwise"""
+def test_no_value_of_any_flag_ends_in_a_traceback(capsys):
     refused = accepted = 0
-    failures = []
-    for words in tries(seed, count):
+    for words in tries(seed=0, count=5 * helpers.TRIES):
         try:
             _, run, _ = flags.parse(words)
             values = flags.values_of(run.cfg, run.training)
-            assert all(0 <= v < 1e7 for v in values.values() if isinstance(v, (int, float)))
+            assert all(0 <= v < 1e7 for v in values.values() if isinstance(v, (int, float))), words
             accepted += 1
         except BadInput:
             refused += 1
-        except SystemExit as error:                     # --help
+        except SystemExit as error:
             assert not error.code and '--help' in str(words), words
             accepted += 1
         except Exception as error:
-            failures.append((words, repr(error)))
-    return refused, accepted, failures
-
-
-def test_no_value_of_any_flag_ends_in_a_traceback(capsys):
-    refused, accepted, failures = fuzz(5 * helpers.TRIES)
-    assert not failures
+            pytest.fail(f'{words}: {error!r}')
     assert refused > 150 and accepted >= 20
 
 

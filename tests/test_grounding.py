@@ -57,6 +57,9 @@ def test_the_share_is_one_on_the_box_and_chance_under_even_attention():
     expected = {'box': WITHIN[SEEN].mean(), 'window': WINDOW.mean(), 'gate': 0.5}
     expected |= {f'{name} chance': expected[name] for name in ('box', 'window')}
     assert found['subject'] == pytest.approx(expected)
+    found = measure(EVEN * 0, EVEN)                         # a word that looks at nothing
+    assert [word in ('a', 'the') for word in CAPTION.split()].count(True) == 2
+    assert found['article']['gate'] == 0.5                  # of the second article alone
 
 
 def test_a_step_is_spread_evenly_over_the_frames_that_it_covers():
@@ -67,12 +70,6 @@ def test_a_step_is_spread_evenly_over_the_frames_that_it_covers():
     found = measure(np.array([[0.25 / 49] * 49, [0.75 / 49] * 49]))
     expected = 0.25 * WINDOW[:8].mean() + 0.75 * WINDOW[8:].mean()
     assert found['verb']['window'] == pytest.approx(expected)
-
-
-def test_a_word_that_looks_at_nothing_does_not_count():
-    found = measure(EVEN * 0, EVEN)
-    assert [word in ('a', 'the') for word in CAPTION.split()].count(True) == 2
-    assert found['article']['gate'] == 0.5                  # of the second article alone
 
 
 def test_words_that_are_wrong_do_not_count_and_directions_are_no_verbs():
@@ -143,8 +140,7 @@ def test_key_frames_are_counted_against_the_window():
     assert keys['middle frame'] == (FIRST <= 8 <= LAST)
 
 
-@pytest.fixture
-def commands(monkeypatch):
+def test_one_run_is_measured_in_detail_several_are_compared_and_others_refused(monkeypatch, capsys):
     """Runs by name, without files; captions are the first reference"""
     known = {}
     for name in ('one', 'two', 'rec', 'real'):
@@ -157,9 +153,6 @@ def commands(monkeypatch):
     monkeypatch.setattr(checkpoints, 'load', lambda path, root, device: known[path])
     monkeypatch.setattr(runs, 'open_split', lambda run, split: CORPUS)
     monkeypatch.setattr(grounding.scores, 'full_scores', lambda *some: ({}, {VIDEO: CAPTION}, {}))
-
-
-def test_one_run_is_measured_in_detail_and_several_are_compared(commands, capsys):
     grounding.main(['one', '--device', 'cpu'])
     out = capsys.readouterr().out
     assert 'subject                  1.000' in out          # of the table of slots
@@ -172,12 +165,9 @@ def test_one_run_is_measured_in_detail_and_several_are_compared(commands, capsys
     assert 'slots' not in ' '.join(lines)
     grounding.main(['rec', '--device', 'cpu'])
     assert 'this model has no attention' in capsys.readouterr().out
-
-
-@pytest.mark.parametrize('names, message', [
-    (['real'], 'real was trained on msvd, and only the dataset shapes comes with the truth'),
-    (['one', 'rec'], 'rec recognises actions: measure it without other runs')])
-def test_what_cannot_be_measured_is_reported_before_any_work(commands, monkeypatch, names, message):
-    monkeypatch.setattr(runs, 'open_split', None)
-    with pytest.raises(BadInput, match=message):
-        grounding.main([*names, '--device', 'cpu'])
+    monkeypatch.setattr(runs, 'open_split', None)           # what follows needs no data
+    for names, message in (
+            ('real', 'real was trained on msvd, and only the dataset shapes comes with the truth'),
+            ('one rec', 'rec recognises actions: measure it without other runs')):
+        with pytest.raises(BadInput, match=message):
+            grounding.main([*names.split(), '--device', 'cpu'])

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 import decode
 import helpers
+from astar import Config as AstarConfig
 from data import PAD, Sizes
 from tools import runs
 
@@ -45,6 +46,11 @@ CASES = {                       # name -> fields of Config, shape of one frame's
     'astar-identity': (ASTAR | dict(align_init='identity'), MAPS),
     'astar-resnet': (ASTAR | dict(variant='resnet'), GRID),
 }
+MORE = {}                       # every other variant of astar
+for variant in ('hard', 'pool2', 'pool3', 'pool5', 'mlp', 'maxpool', 'avgpool', 'hypercolumn',
+                'layers-first'):
+    read = AstarConfig(variant=variant).features
+    MORE[f'astar-{variant}'] = ASTAR | dict(variant=variant), {name: MAPS[name] for name in read}
 V = 7                                                   # words
 FRAMES = (3, 1, 4)                                      # of the three videos
 C3D_STRIDE = {'c3d_pool2': 2, 'c3d_pool3': 4, 'c3d_pool4': 8, 'c3d_pool5': 16}
@@ -57,31 +63,24 @@ def steps(kind, frames):
     return -(-5 * frames // C3D_STRIDE[kind]) if kind in C3D_STRIDE else frames
 
 
-@pytest.fixture(params=CASES)
+def build(paper, config, shapes):
+    sizes = Sizes(shapes, max(FRAMES), V, captions=4, categories=3)
+    return paper.Captioner(paper.Config(**config), sizes)
+
+
+@pytest.fixture(params=CASES | MORE)
 def case(request):
     """-> model, batch of three videos of different length with four captions"""
-    name = request.param
-    fields, shapes = CASES[name]
-    paper = importlib.import_module(name.split('-')[0])
+    fields, shapes = (CASES | MORE)[request.param]
+    paper = importlib.import_module(request.param.split('-')[0])
     torch.manual_seed(0)
-    cfg = paper.Config(hidden=6, dropout=0.0, max_len=6, features=tuple(shapes), **fields)
-    model = paper.Captioner(cfg, Sizes(shapes, max(FRAMES), V, captions=4, categories=3))
+    config = dict(hidden=6, dropout=0.5, max_len=6, features=tuple(shapes), **fields)
+    model = build(paper, config, shapes)
     frames = {kind: [steps(kind, n) for n in FRAMES] for kind in shapes}
     batch = helpers.batch(shapes, frames, vocab=V)
-    for kind in MAPS:
-        if kind in shapes:                              # C3D's maps come out of a ReLU
-            batch['feats'][kind] = batch['feats'][kind].relu()
+    for kind in batch['feats'].keys() & MAPS.keys():    # C3D's maps come out of a ReLU
+        batch['feats'][kind] = batch['feats'][kind].relu()
     return model, batch
-
-
-def one_video(batch, i):
-    """The batch with video i only, and its captions"""
-    rows = batch['rows'] == i
-    one = torch.tensor([i])
-    return {'feats': decode.select(batch['feats'], one), 'mask': decode.select(batch['mask'], one),
-            'captions': batch['captions'][rows], 'rows': torch.zeros(int(rows.sum())).long(),
-            'caption_ids': batch['caption_ids'][rows], 'ids': [batch['ids'][i]],
-            'category': batch['category'][i:i + 1]}
 
 
 def test_encode_and_step_have_the_contract_s_shapes(case):
@@ -148,7 +147,7 @@ def test_a_batch_equals_its_videos_one_by_one(case):
     words, _ = decode.beam(model, *model.encode(batch), 6, K=3)
     total = 0.0
     for i in range(3):
-        part = one_video(batch, i)
+        part = helpers.one_video(batch, i)
         total += model(part)[0] * len(part['rows'])
         alone, _ = decode.beam(model, *model.encode(part), 6, K=3)
         assert [w for w in alone[0].tolist() if w] == [w for w in words[i].tolist() if w]
@@ -171,11 +170,10 @@ def test_config_sizes_and_state_dict_rebuild_the_model(case, tmp_path):
     model, batch = case
     paper = importlib.import_module(type(model).__module__)
     shapes = {kind: list(x.shape[2:]) for kind, x in batch['feats'].items()}
-    torch.save({'config': dataclasses.asdict(model.cfg), 'state': model.state_dict()},
-               tmp_path / 'x.pt')
+    saved = {'config': dataclasses.asdict(model.cfg), 'state': model.state_dict()}
+    torch.save(saved, tmp_path / 'x.pt')
     saved = torch.load(tmp_path / 'x.pt', weights_only=True)
-    copy = paper.Captioner(paper.Config(**saved['config']),
-                           Sizes(shapes, max(FRAMES), V, captions=4, categories=3))
+    copy = build(paper, saved['config'], shapes)
     copy.load_state_dict(saved['state'])
     ours = decode.greedy(model.eval(), *model.encode(batch), 6)
     theirs = decode.greedy(copy.eval(), *copy.encode(batch), 6)
@@ -185,8 +183,7 @@ def test_config_sizes_and_state_dict_rebuild_the_model(case, tmp_path):
 def test_the_view_shows_a_distribution_over_frames_and_places_for_every_word(case):
     """VIEW['attention'] sums to 1, or to 0 for a word that looked nowhere."""
     model, batch = case
-    model.eval()
-    part = one_video(batch, 2)
+    part = helpers.one_video(batch, 2)
     _, aux = decode.teacher_force(model, *model.encode(part), torch.tensor([[3, 4, 5, 1]]))
     paper = runs.Paper(type(model).__module__)
     attention = paper.VIEW['attention']({name: value[0] for name, value in aux.items()})
@@ -196,8 +193,7 @@ def test_the_view_shows_a_distribution_over_frames_and_places_for_every_word(cas
     assert attention.dim() == 3 and len(attention) == 4 and (attention >= 0).all()
     totals = attention.sum((1, 2))
     looks = torch.isclose(totals, torch.ones(4), atol=1e-5)
-    nowhere = totals == 0
-    assert (looks | nowhere).all() and looks.any()
+    assert (looks | (totals == 0)).all() and looks.any()
     for name, labels in paper.VIEW['bars'].items():
         if name in aux:
             assert aux[name][0].reshape(4, -1).shape[1] <= len(labels)
