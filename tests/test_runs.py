@@ -12,9 +12,11 @@ import pytest
 import torch
 
 import evaluate
+import helpers
 import train
 from data import BadInput
-from test_train import ROOT, assert_same, epochs, flags, root, weights  # noqa: F401
+from test_train import ROOT, assert_same, epochs, flags, resume, train_each, weights
+from test_train import root  # noqa: F401  (a fixture)
 from tools import java, runs
 
 TRIES = int(os.environ.get('FUZZ', 40))
@@ -26,25 +28,13 @@ JUNK = [None, True, -1, 0, 2, 10 ** 9, 10 ** 30, -0.5, float('nan'), float('inf'
 
 @pytest.fixture(scope='module')
 def made(root, tmp_path_factory):                       # noqa: F811
-    """model -> folder of a finished run. The number of threads changes the last digits, so it is 1
-    here and in KILLER."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    folders = {}
-    for model in ('sta', 'vre'):
-        folders[model] = tmp_path_factory.mktemp('runs') / model
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(evaluate, 'report', lambda *args: None)
-            train.main(flags(model, root, folders[model]))
-    yield folders
-    torch.set_num_threads(threads)
+    return train_each(('sta', 'vre'), root, tmp_path_factory.mktemp('runs'))
 
 
 def places(tree, path=()):
     """-> all (container, key, path) of nested dicts and lists"""
     found = []
-    items = tree.items() if isinstance(tree, dict) else enumerate(tree)
-    for key, value in items:
+    for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
         found.append((tree, key, (*path, key)))
         if isinstance(value, (dict, list)):
             found += places(value, (*path, key))
@@ -72,14 +62,6 @@ def tamper(checkpoint, rng):
         how = 'junk'
         tree[key] = rng.choice(JUNK)
     return f'{how} {path}'
-
-
-def damage(content, rng):
-    """bytes of a file -> damaged bytes"""
-    place = rng.randrange(len(content))
-    return rng.choice((content[:place], content[:place] + bytes(64) + content[place + 64:],
-                       content[:place] + rng.randbytes(9) + content[place + 9:],
-                       content[:place] + content[place + 3:], rng.randbytes(place)))
 
 
 @pytest.fixture
@@ -114,23 +96,24 @@ def test_a_damaged_checkpoint_ends_in_one_sentence(made, root, tmp_path,     # n
             what = tamper(checkpoint, rng)
             torch.save(checkpoint, path)
         else:
-            path.write_bytes(damage(path.read_bytes(), rng))
+            path.write_bytes(helpers.damaged(path.read_bytes(), seed))
         signal.setitimer(signal.ITIMER_VIRTUAL, 20)
+        said = ''
         try:
-            again = ['--root', str(root), '--device', 'cpu']
             if how == 'evaluate':
-                evaluate.main([str(out), *again])
+                evaluate.main([str(out), '--root', str(root), '--device', 'cpu'])
             else:
                 more = '--reward-epochs' if model == 'vre' else '--epochs'
-                train.main(['--resume', '--out', str(out), *again, more, '4'])
+                resume(root, out, f'--device cpu {more} 4')
         except BadInput as error:
             if len(str(error)) > 900 or str(out) not in str(error) and '--' not in str(error):
-                wrong.append(f'seed {seed}, {model}, {how}, {what}: says {str(error)[:200]}')
+                said = f'says {error}'
         except Exception as error:
-            wrong.append(f'seed {seed}, {model}, {how}, {what}: {repr(error)[:200]}')
-        finally:
-            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-            shutil.rmtree(out)
+            said = repr(error)
+        if said:
+            wrong.append(f'seed {seed}, {model}, {how}, {what}: {said[:200]}')
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        shutil.rmtree(out)
     assert not wrong, f'{len(wrong)} of {TRIES} tries: ' + '\n'.join(wrong)
 
 
@@ -156,19 +139,35 @@ def test_a_tampered_checkpoint_is_refused_before_memory_is_taken(made, tmp_path,
     assert built in ([], ['meta'])
 
 
-@pytest.mark.parametrize('content', ['weights', 'compressed'])
-def test_files_that_train_did_not_write_are_refused(made, tmp_path, content):
-    path = tmp_path / 'weights.pt'
-    torch.save(weights(made['sta'] / 'best.pt'), path)
-    if content == 'compressed':                         # 1 GB of zeros would fit into 1 MB
-        with zipfile.ZipFile(path) as old:
-            files = {name: old.read(name) for name in old.namelist()}
-        with zipfile.ZipFile(path, 'w', zipfile.ZIP_DEFLATED) as new:
-            for name, value in files.items():
-                new.writestr(name, value)
-    said = {'weights': 'this version of train.py did not write it', 'compressed': 'is damaged'}
-    with pytest.raises(BadInput, match=f'weights.pt: not a checkpoint of .*{said[content]}'):
-        evaluate.main([str(path)])
+def test_files_that_train_did_not_write_are_refused(made, tmp_path):
+    """And code that a checkpoint names is not run."""
+    path = tmp_path / 'best.pt'
+    saved = torch.load(made['sta'] / 'best.pt', weights_only=True)
+    (tmp_path / 'payload.py').write_text('raise SystemExit("this code was run")')
+    whole = (made['sta'] / 'best.pt').read_bytes()
+    place = whole.index(saved['state_dict']['w_p.weight'].numpy().tobytes())
+    changed = whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1:]     # in a weight
+    for content, message in (
+            (b'', ''), (b'not a checkpoint', ''), (b'PK\x03\x04 cut off', ''),
+            (changed, 'the zip file is damaged'),
+            (saved['state_dict'], 'this version of train.py did not write it'),
+            (saved | {'format': 1}, 'this version of train.py did not write it'),
+            (saved | {'model': 'payload'}, 'there is no payload.py beside train.py'),
+            (saved | {'model': 'tests.helpers'}, 'there is no tests.helpers.py')):
+        if isinstance(content, bytes):
+            path.write_bytes(content)
+        else:
+            torch.save(content, path)
+        with pytest.raises(BadInput, match=f'best.pt: not a checkpoint of .*damaged: .*{message}'):
+            evaluate.main([str(tmp_path)])
+    torch.save(saved, path)                             # compressed, 1 GB of zeros is 1 MB
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(tmp_path / 'x.pt', 'w', 8) as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+    with pytest.raises(BadInput, match='x.pt: not a checkpoint of .*the zip file is damaged'):
+        evaluate.main([str(tmp_path / 'x.pt')])
+    with pytest.raises(BadInput, match='there is no such checkpoint; a run is a folder'):
+        evaluate.main([str(tmp_path / 'nowhere')])
 
 
 # Trains in child processes. Number n is killed at its n-th operation on a file of the run: before
@@ -182,10 +181,9 @@ from tools import java
 evaluate.report = lambda *args: None
 java.check_java = lambda: None
 torch.set_num_threads(1)
-folder, step, arguments = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
 save, dumps = torch.save, json.dumps
 
-def child(out, kill_at):
+def child(out, arguments, kill_at):
     done = 0
 
     def operation(half=None):
@@ -214,40 +212,42 @@ def child(out, kill_at):
     sys.stdout = sys.stderr = open(os.devnull, "w")
     train.main([*arguments, "--out", str(out)])
 
-for number in range(1, 1000, step):
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            child(folder / f"run{number}", number)
-            code = 0
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(pid, 0)
-    if status == 0:
-        break
-    assert os.WIFSIGNALED(status), number
+for folder, step, arguments in json.loads(sys.argv[1]):
+    for number in range(1, 1000, step):
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                child(Path(folder) / f"run{number}", arguments, number)
+                code = 0
+            finally:
+                os._exit(code)
+        _, status = os.waitpid(pid, 0)
+        if status == 0:
+            break
+        assert os.WIFSIGNALED(status), number
 '''
 
 
-@pytest.mark.parametrize('model', ['sta', 'vre'])
 def test_a_run_that_is_killed_at_any_file_operation_resumes_to_the_same_numbers(
-        made, root, tmp_path, model, quick_report):     # noqa: F811
+        made, root, tmp_path, quick_report):            # noqa: F811
     """Or it left nothing to resume, and the same command starts again."""
-    every = 1 if TRIES > 100 else {'sta': 7, 'vre': 17}[model]
-    start = flags(model, root, 'OUT')
-    place = start.index('--out')
-    del start[place:place + 2]
-    subprocess.run([sys.executable, '-c', KILLER, str(tmp_path), str(every), *start], cwd=ROOT,
+    jobs = []
+    for model, every in (('sta', 7), ('vre', 17)):
+        (tmp_path / model).mkdir()
+        every = 1 if TRIES > 100 else every
+        jobs.append((f'{tmp_path}/{model}', every, flags(model, root, 'replaced')))
+    subprocess.run([sys.executable, '-c', KILLER, json.dumps(jobs)], cwd=ROOT,
                    env={**os.environ, 'PYTHONPATH': str(ROOT)}, check=True, timeout=900)
-    killed = sorted(tmp_path.iterdir())
-    assert len(killed) > 2
-    for out in killed:
-        if (out / 'last.pt').exists():
-            train.main(['--resume', '--out', str(out), '--root', str(root), '--device', 'cpu'])
-        else:
-            train.main([*start, '--out', str(out)])
-        assert epochs(out) == epochs(made[model]), out
-        assert_same(weights(out / 'last.pt'), weights(made[model] / 'last.pt'))
-        assert {path.name for path in out.iterdir()} == {
-            path.name for path in made[model].iterdir()}, out
+    for model, whole in made.items():
+        killed = sorted((tmp_path / model).iterdir())
+        assert len(killed) > 2
+        for out in killed:
+            if (out / 'last.pt').exists():
+                resume(root, out, '--device cpu')
+            else:
+                train.main(flags(model, root, out))
+            assert epochs(out) == epochs(whole), out
+            assert_same(weights(out / 'last.pt'), weights(whole / 'last.pt'))
+            assert {path.name for path in out.iterdir()} == {
+                path.name for path in whole.iterdir()}, out
