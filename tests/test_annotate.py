@@ -1,6 +1,7 @@
 """The pages of tools.annotate: equations, code, shapes, and a look in Chromium."""
 import html
 import re
+import runpy
 from xml.etree import ElementTree
 
 import pytest
@@ -83,12 +84,12 @@ def test_the_tracer_sees_arguments_several_lines_and_only_that_file(tmp_path):
     path = tmp_path / 'traced.py'
     path.write_text('import torch\n\n\ndef f(a,\n      b):\n    a = torch.cat(\n        [a, a])\n'
                     '    n = 3\n    return {"both": [a, b]}\n\n\ndone = None\n')
-    space = {'__name__': 'traced'}
+    other = tmp_path / 'other.py'
+    other.write_text('import torch\n\n\n\n\na = torch.ones(9)\n')
 
     def run():
-        exec(compile(path.read_text(), str(path), 'exec'), space)
-        space['f'](torch.zeros(2, 3), torch.zeros(4))
-        exec(compile('\n' * 5 + 'a = torch.ones(9)', 'other.py', 'exec'), space)
+        runpy.run_path(str(path))['f'](torch.zeros(2, 3), torch.zeros(4))
+        runpy.run_path(str(other))
 
     assert trace.trace(path, run) == {(4, 'a'): '(2, 3)', (5, 'b'): '(4,)', (6, 'a'): '(4, 3)'}
     assert trace.describe({'x': [torch.zeros(1), 2], 'y': 'z'}) == '{x (1,)}'
