@@ -68,6 +68,7 @@ def select(tree, rows):
 def word_logp(logits):
     """logits (B, V) -> log-probabilities (B, V). This is the only place where <pad> is banned."""
     pad = torch.tensor(PAD, device=logits.device)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))    # bfloat16 is too coarse
     return logits.index_fill(1, pad, float('-inf')).log_softmax(1)
 
 

@@ -59,7 +59,6 @@ SAID |= {line: f'must be {text}' for line, text in RANGES.items()} | REASONS
 MISTAKES = [(line, f'--{line.rpartition("--")[2]}: .*{text}') for line, text in SAID.items()] + [
     ('--root', 'argument --root: expected one argument'),
     ('--no-such-flag', 'unrecognized arguments: --no-such-flag'),
-    ('--amp', '--amp needs a GPU'),
     ('--out=', '--out is empty'),
     ('--out file/run', '--out .*file/run: .*/file is not a folder that can be written to'),
     ('--dataset ucf11', 'dataset ucf11 can teach to recognise: choose another'),

@@ -98,6 +98,16 @@ def test_encode_and_step_have_the_contract_s_shapes(case):
     assert len(names) == 1                              # the same keys at every word
 
 
+def test_bfloat16_changes_the_loss_little(case):
+    """bfloat16 has 8 bits of precision. Hard attention is compared where it draws nothing."""
+    model, batch = case
+    exact = model.eval()(batch)[0]
+    with torch.autocast('cpu', torch.bfloat16):         # what --amp does
+        loss = model(batch)[0]
+    assert loss.dtype == torch.float32
+    assert abs(loss - exact) < 0.02 * exact.abs()
+
+
 def test_every_parameter_gets_a_gradient(case):
     model, batch = case
     seen = set()
