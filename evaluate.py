@@ -94,6 +94,11 @@ def ngrams(text):
     return found
 
 
+def score_each(metric, ids, captions):
+    """The method `score` of metrics that rate one caption at a time: B ids, B str -> (B,)"""
+    return np.array([metric.one(i, c) for i, c in zip(ids, captions, strict=True)])
+
+
 class CiderD:
     """CIDEr-D (Vedantam et al. 2015), which pycocoevalcap calls CIDEr: the cosine between tf-idf
     vectors of n-grams, with clipped counts, times a penalty on the difference in length. The part
@@ -133,9 +138,7 @@ class CiderD:
                 length += count
         return [math.sqrt(square) for square in squares], length
 
-    def score(self, ids, captions):
-        """B ids, B str -> (B,), each from 0 to 10"""
-        return np.array([self.one(i, c) for i, c in zip(ids, captions, strict=True)])
+    score = score_each
 
     def one(self, video, caption):
         """id, str -> CIDEr-D from 0 to 10: for each reference, the cosines of the tf-idf vectors
@@ -168,9 +171,7 @@ class Bleu4:
         for i, several in references.items():
             self.most[i] = functools.reduce(Counter.__or__, map(ngrams, several))
 
-    def score(self, ids, captions):
-        """B ids, B str -> (B,)"""
-        return np.array([self.one(i, c) for i, c in zip(ids, captions, strict=True)])
+    score = score_each
 
     def one(self, video, caption):
         length = len(caption.split())
@@ -194,12 +195,10 @@ class RougeL:
         self.rouge = Rouge()
         self.references = references
 
-    def score(self, ids, captions):
-        """B ids, B str -> (B,)"""
-        scores = []
-        for i, caption in zip(ids, captions, strict=True):
-            scores.append(self.rouge.calc_score([caption], self.references[i]) if caption else 0.0)
-        return np.array(scores)
+    score = score_each
+
+    def one(self, video, caption):
+        return self.rouge.calc_score([caption], self.references[video]) if caption else 0.0
 
 
 class MeteorReward:

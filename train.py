@@ -120,12 +120,8 @@ def make_stage(run, train, epochs, rate):
 
 
 def save(path, checkpoint):
-    try:
-        with machine.replacing(path) as temporary:
-            torch.save(checkpoint, temporary)
-    except BadInput as error:
-        kept = f'the previous {path.name} is intact' if path.exists() else 'nothing was saved yet'
-        raise BadInput(f'{error}; {kept}') from None
+    with machine.replacing(path) as temporary:
+        torch.save(checkpoint, temporary)
 
 
 def snapshot(run, stage, progress):
@@ -273,16 +269,6 @@ def validate(run, stage, progress, val, means):
         f'{means["loss"]:.3f} ({terms})  validation: {shown}{"  *" if better else ""}')
 
 
-def columns(run):
-    """One line that says what the lines about epochs contain"""
-    if run.recognises:
-        return ('columns: epoch; seconds so far; training loss per video (its terms); scores on '
-                f'the validation videos; * best {run.metric} so far')
-    slots = ', slots (share of facts that are right)' if run.dataset.name == 'shapes' else ''
-    return ('columns: epoch; seconds so far; training loss per caption (its terms); scores on the '
-            f'validation videos, with loss per word{slots}; * best {run.metric} so far')
-
-
 def patience_is_over(run, progress):
     """Has the validation score stopped improving? When rewards begin, the objective changes, so the
     count of epochs without improvement starts again."""
@@ -335,15 +321,12 @@ def start_stage(run, model, name, vectors):
 
 def continue_stage(run, stage, checkpoint):
     """Load the weights, the optimizer and the random numbers of last.pt -> Progress"""
-    parameters = stage.optimizer.param_groups[0]['params']
     _, kept = OPTIMIZERS[run.training.optimizer]
     try:
+        stored = checkpoint['optimizer']['state']
         stage.model.load_state_dict(checkpoint['state_dict'])
-        for number, found in checkpoint['optimizer']['state'].items():
-            forms = dict.fromkeys(kept, parameters[number].detach())
-            checkpoints.check_forms(found, forms | {'step': torch.tensor(0.0)})
-        stage.optimizer.load_state_dict({**stage.optimizer.state_dict(),
-                                         'state': checkpoint['optimizer']['state']})
+        checkpoints.check_optimizer(stored, stage.optimizer.param_groups[0]['params'], kept)
+        stage.optimizer.load_state_dict({**stage.optimizer.state_dict(), 'state': stored})
         torch.set_rng_state(checkpoint['rng'])
         return Progress(**{one.name: checkpoint[one.name] for one in dataclasses.fields(Progress)})
     except Exception as error:                          # a damaged value can raise any error
@@ -395,7 +378,7 @@ def train_run(run, splits, args, checkpoint):
     if rank == 0:
         log.repair(run, checkpoint['entry'] if checkpoint else {})
         log.write_head(run, args, world)
-    say(columns(run))
+    say(log.columns(run))
     before = {}
     if world == 1:                                      # while training, Ctrl-C saves first
         before = {name: signal.signal(name, interrupt) for name in (signal.SIGINT, signal.SIGTERM)}

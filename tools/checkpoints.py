@@ -133,6 +133,14 @@ def check_weights(model, weights):
             raise BadInput(f'the weights {name!r} contain NaN or infinite numbers')
 
 
+def check_optimizer(state, parameters, kept):
+    """Refuse what an optimizer cannot have stored. state: {number of a parameter: what is stored
+    for it}; kept: the names of what the optimizer stores"""
+    for number, found in state.items():
+        forms = dict.fromkeys(kept, parameters[number].detach())
+        check_forms(found, forms | {'step': torch.tensor(0.0)})
+
+
 def load(path, root='data', device='cpu'):
     """A run's folder or one of its .pt files -> Run, model in eval mode"""
     checkpoint = read_checkpoint(path)

@@ -48,3 +48,16 @@ def write_head(run, args, processes):
                     'git': commit and commit.strip(), 'processes': processes,
                     'threads': torch.get_num_threads(), 'python': sys.version.split()[0],
                     'torch': torch.__version__})
+
+
+def columns(run):
+    """One line that says what the lines about epochs contain"""
+    unit = 'video'
+    scores = 'scores on the validation videos'
+    if not run.recognises:
+        unit = 'caption'
+        scores += ', with loss per word'
+        if run.dataset.name == 'shapes':
+            scores += ', slots (share of facts that are right)'
+    return (f'columns: epoch; seconds so far; training loss per {unit} (its terms); {scores}; '
+            f'* best {run.metric} so far')

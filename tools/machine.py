@@ -59,7 +59,8 @@ def replacing(path):
         yield temporary
         os.replace(temporary, path)
     except (OSError, RuntimeError) as error:            # torch.save on a full disk: RuntimeError
-        raise BadInput(f'cannot write {path}: {error}; free some disk space') from None
+        kept = ' (the previous version is intact)' if path.exists() else ''
+        raise BadInput(f'cannot write {path}: {error}; free some disk space{kept}') from None
     finally:
         if temporary != path:
             with contextlib.suppress(OSError):
