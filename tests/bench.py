@@ -1,8 +1,9 @@
 """How fast: python tests/bench.py [--record] [NAME ...]    (not a test; it needs a quiet machine)
 
 For each model, at its paper's sizes and on random features: training captions per second; which
-share of this machine's matrix-multiplication rate that is, counting only real words; captions per
-second with beam 5 for 1 and for 32 videos at a time; and peak memory.
+share of this machine's matrix-multiplication rate that is, counting only real words and places;
+captions per second with beam 5 for 1 and for 32 videos at a time; and peak memory. Batches have as
+many captions as in each paper's file, but for `astar`, where 8 videos would take half a minute.
 
 `plain` is the captioner of the README, for comparison. `astar-pool5` is ASTAR on one layer, with
 which its paper compares the cost. `sharing` compares a step of ASTAR on 8 captions of one video
@@ -36,13 +37,13 @@ WORDS = 9468                            # MSVD's training words and three symbol
 SIZES = {               # name -> shape of a frame, number of frames, videos, captions per video
     'plain': ({'v': [2048]}, {'v': 28}, 20, 5),
     'stats': ({'i3d': [7, 7, 2048]}, {'i3d': 16}, 8, 4),
-    'sta': ({'googlenet': [7, 7, 1024]}, {'googlenet': 26}, 8, 4),
+    'sta': ({'googlenet': [7, 7, 1024]}, {'googlenet': 26}, 32, 5),
     'vre': ({'resnet152': [7, 7, 2048]}, {'resnet152': 20}, 16, 10),
     'astar': ({'c3d_pool2': [28, 28, 128], 'c3d_pool3': [14, 14, 256], 'c3d_pool4': [7, 7, 512],
                'c3d_pool5': [4, 4, 512], 'c3d_fc7': [4096]},
               {'c3d_pool2': 8, 'c3d_pool3': 4, 'c3d_pool4': 2, 'c3d_pool5': 1, 'c3d_fc7': 1}, 1, 8),
     'astar-pool5': ({'c3d_pool5': [4, 4, 512], 'c3d_fc7': [4096]},
-                    {'c3d_pool5': 1, 'c3d_fc7': 1}, 1, 8),
+                    {'c3d_pool5': 1, 'c3d_fc7': 1}, 8, 4),
 }
 
 
@@ -97,24 +98,45 @@ def matmul_rate(n=2048):
     return 2 * n ** 3 * rate(lambda: a @ b, 3.0)
 
 
-def operations(model, batch):
-    """Useful operations of one training step: its matrix products, forward and backward. torch's
-    counter passes over nn.LSTM on a CPU, so we add its products: every weight is used once per row
-    forward, and twice backward."""
-    recurrent = []
+def share_of_real_inputs(conv, size):
+    """The share of a convolution's products whose input lies on the map, and not on its padding.
+    size: steps, rows and columns of the map; the stride is 1"""
+    share = 1.0
+    for n, kernel, padding in zip(size, conv.kernel_size, conv.padding):
+        outputs = range(n + 2 * padding - kernel + 1)
+        real = sum(0 <= i + k - padding < n for i in outputs for k in range(kernel))
+        share *= real / (len(outputs) * kernel)
+    return share
 
-    def count(lstm, inputs, _):
+
+def operations(model, batch):
+    """Useful operations of one training step: its matrix products, forward and backward. We correct
+    torch's counter in two points. It passes over nn.LSTM on a CPU, so we add its products: every
+    weight is used once per row forward, and twice backward. And it counts products with the padding
+    of a convolution, which need not be computed, so we subtract them."""
+    more = []
+
+    def count_lstm(lstm, inputs, _):
         rows = inputs[0].shape[:2].numel()
         weights = [w for name, w in lstm.named_parameters() if name.startswith('weight')]
-        recurrent.append(3 * 2 * rows * sum(w.numel() for w in weights))
+        more.append(3 * 2 * rows * sum(w.numel() for w in weights))
 
-    hooks = [m.register_forward_hook(count) for m in model.modules()
-             if isinstance(m, torch.nn.LSTM)]
+    def count_padding(conv, inputs, output):
+        products = output.numel() * conv.weight[0].numel()
+        passes = 2 + inputs[0].requires_grad            # forward; backward to the weights, inputs
+        more.append(-2 * passes * products * (1 - share_of_real_inputs(conv, inputs[0].shape[2:])))
+
+    hooks = []
+    for module in model.modules():
+        if isinstance(module, torch.nn.LSTM):
+            hooks.append(module.register_forward_hook(count_lstm))
+        elif isinstance(module, torch.nn.Conv3d):
+            hooks.append(module.register_forward_hook(count_padding))
     with FlopCounterMode(display=False) as counter:
         model(batch)[0].backward()
     for hook in hooks:
         hook.remove()
-    return counter.get_total_flops() + sum(recurrent)
+    return counter.get_total_flops() + sum(more)
 
 
 def build(name):
