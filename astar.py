@@ -1,13 +1,12 @@
 """Which layer of a network, and which place in that layer, should the next word attend to?
 
 Paper:      Y. Pu, M. R. Min, Z. Gan, L. Carin. "Adaptive Feature Abstraction for Translating Video
-            to Text." AAAI 2018. arXiv:1611.07837. The method is called dualAFR there, and ASTAR in
-            the first version of 2016, which has fuller equations. Our equation numbers are those of
-            2018.
+            to Text." AAAI 2018. arXiv:1611.07837. This version calls the method dualAFR; the first
+            version (2016), which has fuller equations, calls it ASTAR. Our equation numbers are
+            those of 2018.
 Covers:     the whole method and every row of its tables. Eq. 1-18; the LSTM is Eq. 2 of the first
             version.
-Leaves out: fine-tuning of C3D (the paper does not do it either), a preset for M-VAD, human
-            evaluation.
+Leaves out: fine-tuning of C3D (the paper does none either), a preset for M-VAD, human evaluation.
 
     pool2 --7x7x7 convolution, ReLU, max 8--+
     pool3 --5x5x5 convolution, ReLU, max 4--+-- a: I places x L layers --alpha--> s_t --beta--> z_t
@@ -17,7 +16,7 @@ Leaves out: fine-tuning of C3D (the paper does not do it either), a preset for M
     z_t, y_t-1 --LSTM--> h_t --> y_t            for t >= 2
     fc7 --tanh--> h_1 --> y_1                   the first word depends on fc7 alone
 
-Variants:   soft, hard                          "Soft / Hard Attention"
+Variants:   soft, hard                          the paper's "Soft / Hard Attention"
             fc7                                 "C3D fc7 + LSTM"
             pool2, pool3, pool4, pool5          "C3D fc7 + pool2" and so on
             resnet                              "ResNet + LSTM"
@@ -25,13 +24,13 @@ Variants:   soft, hard                          "Soft / Hard Attention"
             layers-first                        beta before alpha, end of Sec. 3.2, first version
             fc7-every                           fc7 at every word, Sec. 3.1, first version
 
-The paper explains the lower scores of layers-first "partially" by "the increase of the number of
+The paper attributes the lower scores of layers-first "partially" to "the increase of the number of
 parameters". In our reading it has fewer: w of the place attention reads one layer, not four.
 
 Errors in the paper. Eq. 10 and 11 need '>=' in place of '=' (Jensen). The second term of Eq. 13 and
 14 needs the gradient of LOG p(Y|m_k, A). As printed, without the log, the estimator is biased; with
-the log it is exactly unbiased (test_astar.py enumerates every m). Eq. 17 sums a_i where it means
-a_j. The receptive fields in tables 4 and 5 are wrong: see c3d.py.
+the log it is exactly unbiased (tests/test_astar.py enumerates every m). Eq. 17 sums a_i where it
+means a_j. The receptive fields in tables 4 and 5 are wrong: see c3d.py.
 
 Paper -> code:  a_l feats | a-hat memory['a'] | W_a_alpha, W_h_alpha, w_alpha place_attention.w, .u,
                 .v | W_s_beta, W_h_beta, w_beta layer_attention.w, .u, .v | alpha aux['space'] |
@@ -68,7 +67,7 @@ def layers_of(variant):
 @dataclass
 class Config:
     variant: str = 'soft'               # a row of the paper's tables
-    features: tuple = ()                # names: maps from low to high, then fc7; by variant
+    features: tuple = ()                # maps from low to high, then fc7, as the variant needs
     # UNSPECIFIED: which ResNet the variant resnet reads; we chose the one with 152 layers.
     frame_features: str = 'resnet152'   # features of the variant resnet
     hidden: int = 512                   # H, units of the LSTM, appendix
@@ -79,7 +78,7 @@ class Config:
     bottleneck: int = 64                # hidden units of the variant mlp
     # UNSPECIFIED: the rate and place of dropout; we chose 0.5 on the input and output of the LSTM.
     dropout: float = 0.5                # dropout on the input and output of the LSTM
-    init: float = 0.01                  # weights start uniform in +-init, appendix; 0: torch's own
+    init: float = 0.01                  # initial weights uniform in +-init, appendix; 0: torch's
     align_init: str = 'random'          # start of the alignment: random (appendix) or identity
     optimizer: str = 'adam'             # adam, adamw or rmsprop, appendix
     rate: float = 2e-4                  # learning rate, appendix
@@ -88,8 +87,8 @@ class Config:
     # DEVIATION: paper clips gradients if "the norm of the parameter vector" exceeds 5, here if the
     # norm of the gradient does, because only that norm measures the size of a step.
     clip: float = 5.0                   # largest norm of the gradient, appendix
-    # UNSPECIFIED: the number of epochs before early stopping; we chose at most 30.
-    epochs: int = 30                    # passes over the training videos
+    # UNSPECIFIED: the number of epochs if early stopping does not end them; we chose 30.
+    epochs: int = 30                    # largest number of passes over the training captions
     # UNSPECIFIED: how many videos the 32 captions of a batch describe; we chose 8.
     videos_per_batch: int = 8           # videos in a batch
     captions_per_video: int = 4         # captions of each video in a batch; 8 x 4 = 32, appendix
@@ -109,8 +108,8 @@ class Config:
             self.features = (*maps, 'c3d_fc7')
 
 
-# The paper tunes nothing per dataset. The maps of shapes have few channels, and for them initial
-# weights in +-0.01 are too small.
+# The paper tunes nothing per dataset, so there are no presets for its datasets. In those below, the
+# maps have few channels, and initial weights in +-0.01 would be too small for them.
 PRESETS = {
     'shapes': dict(frame_features='clip', hidden=256, embed=128, attn=128, dropout=0.2, init=0.0,
                    align_init='identity', rate=2e-3, schedule='cosine', epochs=6,
@@ -138,7 +137,7 @@ class Scaled(nn.Module):
     # DEVIATION: paper applies the alignment convolutions (and the variant mlp) to a, here they are
     # applied to a / sqrt(inputs), with weights that start sqrt(inputs) times larger, because Adam
     # moves each weight by about the learning rate in every step. In a sum over 7 x 7 x 7 x C inputs
-    # these moves add up, and without the scaling half of the ReLU units died.
+    # these moves add up: without the scaling, half of the ReLU units died (gave 0 for every input).
     def __init__(self, layer):
         super().__init__()
         self.layer = layer
@@ -166,11 +165,11 @@ class Convolution(nn.Module):
         x = F.max_pool3d(x, self.pool, ceil_mode=True)              # Eq. 3, second half of f
         return x.permute(0, 2, 3, 4, 1)
 
-    # DEVIATION: paper starts U in Eq. 3 at random, like all weights, here --align-init identity
-    # starts it as the identity, because from a random start the puzzle `layer` is not solved: its
+    # DEVIATION: paper starts U in Eq. 3 at random, here the presets start it as the identity
+    # (--align-init identity), because from a random start the puzzle `layer` is not solved: its
     # noun is not learned even from pool2 alone, and beta chooses pool5, which needs no alignment.
     def start_as_identity(self):
-        """Channel d of the aligned map starts as ReLU and maximum of channel d mod C of the map."""
+        """Start with channel d = channel d mod C of the map, followed by ReLU and maximum."""
         weight = self.wide.layer.weight.data                        # (D, C, k, k, k)
         D, C, *kernel = weight.shape
         weight.zero_()
@@ -203,8 +202,8 @@ def window_numbers(size, lengths, field):
     """Which entries of an axis each unit of pool5 reads. size: entries of the axis; lengths (N,):
     how many of them are real in each video; field (stride, first, last): unit i reads entries
     stride*i+first .. stride*i+last, all counted from 1
-    -> numbers (N, units, window) of these entries, counted from 0, where an entry outside the map
-    is replaced by the nearest one inside; real (N, units, window), false where it was replaced"""
+    -> numbers (N, units, window) of these entries, counted from 0; an entry outside the map is
+    replaced by the nearest one inside. real (N, units, window), false where this was necessary"""
     stride, first, last = field
     device = lengths.device
     lengths = lengths[:, None, None]
@@ -221,7 +220,7 @@ def take(x, numbers):
 
 def largest(x, numbers, real):
     """x (N, n, ...) -> (N, units, ...): the maximum of each window"""
-    return take(x, numbers).amax(2)                 # Eq. 17; a repeated border changes no maximum
+    return take(x, numbers).amax(2)                 # Eq. 17; repeated entries change no maximum
 
 
 def average(x, numbers, real):
@@ -250,7 +249,7 @@ def read_windows(a, mask, fields, reduce):
     return a
 
 
-# UNSPECIFIED: how a hypercolumn reads a layer; we chose to interpolate it at the centres of pool5.
+# UNSPECIFIED: how a hypercolumn samples a layer; we chose to interpolate at the centres of pool5.
 REDUCE = {'maxpool': largest, 'avgpool': average, 'hypercolumn': middle}
 
 
@@ -260,8 +259,8 @@ class Pooled(nn.Module):
 
     def __init__(self, layer, reduce, perceptron):
         super().__init__()
-        # UNSPECIFIED: windows that extend beyond the map; we chose to clip them, so |N_i,l| counts
-        # the places on the map.
+        # UNSPECIFIED: what Eq. 17 does with windows N_i,l that extend beyond the map; we chose to
+        # clip them, so |N_i,l| counts only places on the map.
         self.fields = receptive_field('pool5', inside=layer)        # N_i,l
         self.reduce = reduce
         self.perceptron = perceptron
@@ -272,8 +271,8 @@ class Pooled(nn.Module):
 
 
 def build_alignment(cfg, shapes):
-    """shapes {layer: (Y, X, C)} -> {layer: module that maps a (N, n, Y, X, C) and its mask to a-hat
-    (N, n', 4, 4, D)}; D. A layer without a module (pool5) is used as it is."""
+    """shapes {layer: (Y, X, C)} -> {layer: module that turns a (N, n, Y, X, C) and its mask into
+    a-hat (N, n', 4, 4, D)}; D. A layer without a module (pool5) is used as it is."""
     channels = {layer: shape[-1] for layer, shape in shapes.items()}
     top = list(shapes)[-1]
     D = channels[top] * CHANNELS['pool5'] // CHANNELS[top]      # also if pool5 itself is not read
@@ -321,11 +320,11 @@ def vimco(log_py, log_pm):
 
     The expectation of `bound` is a lower bound of log p(Y|A). `surrogate` has the same value, and
     its gradient is an estimate of the gradient of that lower bound (to be maximised). The baseline
-    of a sample is made from the others. K = 1 leaves none, so the result is then the plain
-    score-function estimator, with a warning."""
+    of a sample is computed from the other samples. With K = 1 there are none; the result is then
+    the plain score-function estimator, with a warning."""
     # Eq. 10, 11: log p(Y|A) >= E log p(Y|m, A), which is the bound for K = 1.
     B, K = log_py.shape
-    bound = log_py.logsumexp(1) - math.log(K)               # one draw of Eq. 12  (B,)
+    bound = log_py.logsumexp(1) - math.log(K)               # Eq. 12 for these K samples  (B,)
     if K == 1:
         warnings.warn('one sample: the score-function estimator has no baseline', stacklevel=2)
         learning = bound[:, None]                           # L in Eq. 13  (B, 1)
@@ -336,9 +335,9 @@ def vimco(log_py, log_pm):
         baseline = torch.where(own, f[:, :, None], samples)                 # f replaces sample k
         baseline = baseline.logsumexp(2) - math.log(K)
         learning = bound[:, None] - baseline                                # Eq. 15  (B, K)
-    # DEVIATION: paper omega_k grad p(Y|m_k, A) in Eq. 13 and 14, here omega_k grad log p(Y|m_k, A),
-    # because only this is the gradient of Eq. 12. Autograd derives it from the bound: omega is the
-    # softmax of log_py.
+    # DEVIATION: paper prints omega_k grad p(Y|m_k, A) in Eq. 13 and 14, here the term is omega_k
+    # grad log p(Y|m_k, A), because only this gives the gradient of Eq. 12. Autograd derives it from
+    # the bound: omega is the softmax of log_py.
     score = (learning.detach() * (log_pm - log_pm.detach())).sum(1)
     return bound.detach(), bound + score                                    # Eq. 14  (B,)
 
@@ -394,7 +393,7 @@ def start_weights(model, init, align_init):
             nn.init.zeros_(parameter)
         elif init:
             nn.init.uniform_(parameter, -init, init)
-    for module in model.modules():                                  # a Convolution before its layer
+    for module in model.modules():                                  # a Convolution, then its Scaled
         if isinstance(module, Convolution) and align_init == 'identity':
             module.start_as_identity()
         if isinstance(module, Scaled):
@@ -402,6 +401,8 @@ def start_weights(model, init, align_init):
 
 
 class Captioner(nn.Module):
+    """The LSTM that generates the words, with attention to places and to layers."""
+
     def __init__(self, cfg, sizes):
         super().__init__()
         check_features(cfg, sizes.feats)
@@ -456,9 +457,9 @@ class Captioner(nn.Module):
         lengths = mask.sum(1).cpu()
         packed = nn.utils.rnn.pack_padded_sequence(frames, lengths, batch_first=True,
                                                    enforce_sorted=False)
-        # UNSPECIFIED: how the variant resnet connects encoder and decoder (Cho et al., whom the
-        # paper cites, give the summary to every word); we chose to start the decoder from the last
-        # h and c of the encoder, because fc7 is also used only once.
+        # UNSPECIFIED: how the variant resnet connects encoder and decoder (in Cho et al., which the
+        # paper cites, the decoder reads the summary at every word); we chose to start the decoder
+        # from the last h and c of the encoder, because fc7 is also used only once.
         h, c = self.encoder(packed)[1]                              # (1, N, H) each
         return h[0], c[0]
 
@@ -480,7 +481,7 @@ class Captioner(nn.Module):
         mask = lowest_mask[:, ::steps].repeat_interleave(ROWS * ROWS, 1)        # (N, I)
         if self.cfg.variant != 'layers-first':
             return {'a': a, 'mask': mask, 'key': self.place_attention.w(a.flatten(2))}
-        # UNSPECIFIED: what represents a layer if layers are weighted before places; we chose the
+        # UNSPECIFIED: what a layer is scored by if layers are weighted before places; we chose the
         # mean over its places.
         mean = torch.einsum('ni,nild->nld', mask.to(a.dtype) / mask.sum(1, keepdim=True), a)
         layer_key = self.layer_attention.w(mean)
@@ -570,7 +571,7 @@ class Captioner(nn.Module):
         logs = mean_beta(aux['layers']) if self.L > 1 else {}
         if not draws:
             return -log_py.mean(), {'nll': -log_py.mean().item(), **logs}
-        log_pm = aux['log_q'].sum(1)                                # choices from word 2 on
+        log_pm = aux['log_q'].sum(1)                                # the first word has no choices
         bound, surrogate = vimco(log_py.view(-1, K), log_pm.view(-1, K))
         logs |= {'nll': -bound.mean().item(), 'choices': -log_pm.mean().item()}
         return -surrogate.mean(), logs

@@ -15,10 +15,11 @@ Leaves out: the linear SVM (Sec. 4), C3D's own descriptor (fc6, averaged and L2-
 
 Every convolution is 3 x 3 x 3 with padding 1. Every pooling halves its input (pool1 in space only)
 and rounds UP, as Caffe does. So pool5 turns 7 rows into 4, and N frames become ceil(N/16) steps.
-Many PyTorch ports set padding=(0, 1, 1) at pool5 instead. This gives the same shape, but it moves
-what each unit sees by 16 pixels, which is half a stride, up and to the left.
+Many PyTorch ports get the 4 rows from padding=(0, 1, 1) at pool5. The shape is the same, but what
+each unit sees moves up and to the left by 16 pixels, which is half a stride.
 
-Receptive fields. Unit i of a layer, counted from 1, sees stride*i+first .. stride*i+last:
+Receptive fields. Unit i of a layer, counted from 1, sees stride*i+first .. stride*i+last of the
+pixels (y, x) and frames (t). aligned2 is ASTAR's aligned version of pool2, and so on:
 
                               y and x         centre           t            centre
     pool2                4i-6  ..  4i+3      4i-1.5      2i-3  ..  2i+2     2i-0.5
@@ -47,7 +48,7 @@ import torch.nn as nn
 
 from data import BadInput
 
-# Convolutions have this number times `width` filters. Poolings have this size in t, y and x.
+# (name, n): a convolution with n * width filters. (name, size): a pooling of that size in t, y, x.
 LAYERS = (
     ('conv1', 1), ('pool1', (1, 2, 2)),
     ('conv2', 2), ('pool2', (2, 2, 2)),
@@ -57,7 +58,7 @@ LAYERS = (
 )
 CHANNELS = {'pool2': 2, 'pool3': 4, 'pool4': 8, 'pool5': 8}     # times `width`
 MAPS = tuple(CHANNELS)                                          # the maps that ASTAR reads
-# ASTAR's alignment: kernel, padding and pool size on each axis
+# ASTAR's alignment: size and padding of the convolution, size of the pooling, equal on every axis
 ALIGN = {'pool2': (7, 3, 8), 'pool3': (5, 2, 4), 'pool4': (3, 1, 2)}
 WINDOW = 16                             # frames in a clip
 HOP = 8                                 # frames from one clip to the next: clips overlap by 8
@@ -68,8 +69,8 @@ SCALE = 64.0                            # about one standard deviation of a pixe
 
 @dataclass
 class Config:
-    features: tuple = ('video',)        # name of the frames, (F, 112, 112, 3), RGB from 0 to 255
-    width: int = 64                     # filters of conv1; the others have multiples of it, fig. 3
+    features: tuple = ('video',)        # frames (F, 112, 112, 3), red, green, blue from 0 to 255
+    width: int = 64                     # filters of conv1; other layers have multiples, fig. 3
     # UNSPECIFIED: the rate of dropout on fc6 and fc7; we chose that of the published Caffe model.
     dropout: float = 0.5                # dropout on fc6 and fc7
     # DEVIATION: paper uses SGD with a rate of 0.003 that is halved every 150,000 steps (Sec. 3.3),
@@ -138,9 +139,9 @@ def receptive_field(layer, inside='video'):
 
 def windows(frames):
     """Number of frames -> (M, 16): the frame numbers of each window that fc7 reads"""
-    # UNSPECIFIED: videos of fewer than 16 frames and an incomplete last window; we chose to repeat
-    # the last frame of a short video, because videos sampled at 2 frames per second often have
-    # fewer than 16 frames, and to drop an incomplete last window of a longer one.
+    # UNSPECIFIED: what to do with videos of fewer than 16 frames, which are common at 2 frames per
+    # second, and with an incomplete last window; we chose to repeat the last frame of a short
+    # video, and to drop the incomplete last window of a longer one.
     starts = torch.arange(0, max(frames - WINDOW, 0) + 1, HOP)
     return (starts[:, None] + torch.arange(WINDOW)).clamp(max=frames - 1)
 
@@ -264,10 +265,10 @@ def read_weights(path):
 def load_published(path):
     """File of Sports-1M weights with the keys of common PyTorch ports -> C3D in eval mode.
 
-    These weights were trained in Caffe, which rounds up in pooling as we do, on blue, green and red
-    values from 0 to 255. Our input is in the order red, green, blue and is divided by SCALE, so the
-    weights of conv1 are changed to match. The width and the number of classes are read from the
-    file. (For weights that this project trained, use load_state_dict.)"""
+    These weights were trained in Caffe, which rounds up in pooling as we do. The pixels were from 0
+    to 255, in the order blue, green, red. Our input has the order red, green, blue and is divided
+    by SCALE, so the weights of conv1 are changed to match. The width and the number of classes are
+    read from the file. (For weights that this project trained, use load_state_dict.)"""
     # DEVIATION: paper's Caffe model subtracts a mean clip (3 x 16 x 128 x 171), here we subtract
     # one mean colour, because our frames are 112 x 112.
     weights = read_weights(path)
@@ -304,8 +305,8 @@ class Recogniser(nn.Module):
         lengths = batch['mask'][name].sum(1).tolist()
         if 0 in lengths:
             raise BadInput(f'video {batch["ids"][lengths.index(0)]!r} has zero frames')
-        # DEVIATION: paper trains on random clips of a video (Sec. 3.3), here on every window,
-        # because this needs no random choice.
+        # DEVIATION: paper trains on random clips of 16 frames of a video (Sec. 3.3), here on every
+        # window, because this needs no random choice.
         numbers = [windows(n).to(video.device) for n in lengths]                # (M_n, 16) each
         clips = torch.cat([v[n] for v, n in zip(video, numbers)])               # (M, 16, Y, X, 3)
         counts = torch.tensor([len(n) for n in numbers], device=video.device)

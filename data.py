@@ -1,18 +1,18 @@
 """Captions, features and batches: what every paper reads.
 
-    captions, by tools/datasets.py          -> Corpus, one split of a dataset
-    features/NAME, by tools/extract.py      -> Features, numbers per frame, read on demand
-    both                                    -> Batches
+    captions, read by tools/datasets.py         -> Corpus, one split of a dataset
+    features/NAME, made by tools/extract.py     -> Features, numbers per frame, read on demand
+    both                                        -> Batches
 
-A batch holds N videos and up to a few captions of each. It is a dict:
+A batch holds N videos and a few captions of each. It is a dict:
     feats       name -> float (N, F, ...)   features of F frames, padded with zeros
     mask        name -> bool (N, F)         true on real frames
     captions    long (B, T)                 words, then <eos>, then <pad>
     rows        long (B,)                   the video that each caption belongs to
     caption_ids long (B,)                   index of each caption in its split
-    ids         list of N str
-    labels      float (N, classes)          if the dataset has classes
-    category    long (N,)                   if it has categories
+    ids         list of N str               names of the videos
+    labels      float (N, classes)          1 for the classes of a video; if the dataset has classes
+    category    long (N,)                   if the dataset has categories
     share       float                       this process's share of the captions (1.0 if alone)
 
 Letters: N videos, B captions, F frames, L regions, D feature size, T words, V vocabulary.
@@ -44,9 +44,9 @@ def choose(flag, value, choices):
 
 @dataclass
 class Sizes:
-    """What the data decides. A model is built from its paper's Config and from these alone."""
+    """Sizes that follow from the data. A model is built from these and its paper's Config alone."""
     feats: dict             # feature name -> shape of one frame's feature: [D], [L, D] or [Y, X, D]
-    frames: int = 0         # most frames of any video
+    frames: int = 0         # largest number of frames of any video
     vocab: int = 0          # words in the vocabulary
     captions: int = 0       # training captions
     classes: int = 0        # action classes
@@ -145,13 +145,13 @@ def open_array(function, path, **options):
         return function(path, **options)
     except Exception as error:                          # foreign files fail in many ways
         raise BadInput(f'{path}: cannot be read; it is cut off or in another format ({error}). '
-                       'Extract it again') from None
+                       'Extract the features again') from None
 
 
 class Features:
     """One kind of features, in one of three formats:
 
-        FOLDER/NAME.npy   one row per video, with NAME.json: "ids" and, optionally, "scale" per row
+        FOLDER/NAME.npy   one row per video; NAME.json has "ids" and, optionally, a "scale" per row
         FOLDER/NAME/      one file <id>.npy per video, and info.json if tools.extract made them
         FOLDER/NAME.h5    HDF5 keyed by id; also NAME.hdf5
 
@@ -161,7 +161,7 @@ class Features:
     def __init__(self, folder, name):
         folder = Path(folder)
         self.scale, self.info = None, {}
-        self.checked = set()                            # videos whose numbers are finite
+        self.checked = set()                            # videos whose numbers have been checked
         hdf5 = next(filter(os.path.isfile, (folder / f'{name}.h5', folder / f'{name}.hdf5')), None)
         if os.path.isfile(folder / f'{name}.npy') and os.path.isfile(folder / f'{name}.json'):
             self.path = folder / f'{name}.npy'
@@ -222,8 +222,8 @@ class Features:
 
     def check(self, ids):
         """Refuse features that are missing or of different sizes. Only the headers of the files are
-        read; features[id] looks at the numbers when they are first used.
-        -> shape of one frame's feature, most frames of any video"""
+        read; the numbers are checked when features[id] is first used.
+        -> shape of one frame's feature, largest number of frames of any video"""
         missing = [video for video in ids if video not in self.rows]
         if missing:
             raise BadInput(f'{self.path}: {len(missing)} of {len(ids)} videos have no features, '

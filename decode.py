@@ -16,7 +16,7 @@ dim 0. The ways to decode differ only in where the next token comes from:
     greedy          the most probable word
     beam            the K most probable captions so far
 
-Captions of the same video read the same memory. A large part of it may be wrapped in Shared: then
+Captions of the same video read the same memory. A large tensor in it may be wrapped in Shared. Then
 it is not copied for each caption, and one matrix product serves all captions of a video.
 
 Letters: N videos, B captions or rows, K beams, T words, V vocabulary.
@@ -36,8 +36,8 @@ class Shared:
         self.rows = torch.arange(len(x), device=x.device) if rows is None else rows
 
     def einsum(self, formula, weights):
-        """Like torch.einsum(formula, weights, x) if x had one row per caption, as in
-        'bf,bfd->bd'. All three terms begin with b; the letters n and g must not occur."""
+        """What torch.einsum(formula, weights, x) would give if x had one row per caption. All three
+        terms of the formula begin with b, as in 'bf,bfd->bd'; n and g must not occur in it."""
         left, right, result = formula.replace('->', ',').split(',')
         # Lay the captions out by video, (N, G): caption b is the slot[b]-th that reads its video.
         slot = (self.rows[:, None] == self.rows).tril(-1).sum(1)            # (B,)
@@ -76,7 +76,7 @@ def teacher_force(model, memory, state, words, ss_prob=0.0):
     """words (B, T), padded with <pad> -> logp (B, T) of these words, aux {name: (B, T, ...)}.
     Both are exactly 0 where there is no word.
 
-    ss_prob: scheduled sampling, the probability that the next input is a draw from the model
+    ss_prob: scheduled sampling, the probability that the next input is a word that the model draws
     instead of the given word.
 
     Captions are sorted by length, longest first, so that each step computes only those that have
@@ -116,15 +116,16 @@ def mix_in_own_words(token, distribution, ss_prob):
     """token (n,), log-probabilities (n, V) -> token (n,), some replaced by a draw"""
     replaced = torch.rand(len(token), device=token.device) < ss_prob
     rows = replaced.nonzero()[:, 0]
-    if len(rows) == 0:                                  # a draw costs as much as a softmax, so
-        return token                                    # we draw only for the replaced rows
+    if len(rows) == 0:
+        return token
+    # Only the replaced rows draw a word, because a draw costs as much as a softmax.
     own = distribution[rows].exp().multinomial(1)[:, 0]
     return token.index_copy(0, rows, own)
 
 
 def stack_steps(steps, T, back):
-    """steps: at most T tensors (n, ...), each with as many rows as the one before or fewer;
-    back (B,) -> (B, T, ...), filled up with zeros, with its rows in the order `back`"""
+    """steps: at most T tensors (n, ...), whose number of rows n never grows; back (B,)
+    -> (B, T, ...), filled up with zeros, with its rows in the order `back`"""
     B = len(back)
     columns = [F.pad(x, [0, 0] * (x.dim() - 1) + [0, B - len(x)]) for x in steps]
     columns += [torch.zeros_like(columns[0])] * (T - len(columns))
@@ -184,7 +185,7 @@ def beam(model, memory, state, max_len, K, *, length_penalty=0.0):
     rows = torch.arange(N, device=device)
     memory, state = select((memory, state), rows.repeat_interleave(K))
     score = torch.full((N, K), float('-inf'), device=device)
-    score[:, 0] = 0                                     # all beams are equal at first: use one
+    score[:, 0] = 0                                     # at first all beams are equal: use only one
     done = torch.zeros(N, K, dtype=torch.bool, device=device)
     words = torch.empty(N, K, 0, dtype=torch.long, device=device)
     for t in range(max_len):
@@ -192,9 +193,10 @@ def beam(model, memory, state, max_len, K, *, length_penalty=0.0):
         logits, state, _ = model.step(token, state, memory)
         logp = word_logp(logits).view(N, K, -1)
         V = logp.shape[2]
+        # A finished caption grows only by <pad>, which leaves its score as it is.
         free_pad = torch.full((V,), float('-inf'), device=device)
-        free_pad[PAD] = 0                               # a finished caption grows only by <pad>,
-        logp = torch.where(done[..., None], free_pad, logp)                 # at no cost
+        free_pad[PAD] = 0
+        logp = torch.where(done[..., None], free_pad, logp)
         score, best = (score[..., None] + logp).view(N, K * V).topk(K)      # (N, K)
         parent = best // V
         token = best % V
@@ -203,7 +205,8 @@ def beam(model, memory, state, max_len, K, *, length_penalty=0.0):
         kept = words.gather(1, parent[..., None].expand(-1, -1, t))
         words = torch.cat([kept, token[..., None]], 2)
         done = done.gather(1, parent) | (token == EOS)
-        # Scores only fall, so no beam can overtake a finished best beam, unless length counts.
+        # Scores never rise. So if the best beam has finished, no other can overtake it, except
+        # through the length penalty.
         if done.all() or (length_penalty == 0 and done[:, 0].all()):
             break
     ranking = score / (words != PAD).sum(2) ** length_penalty               # (N, K)

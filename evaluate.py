@@ -5,7 +5,7 @@
     evaluate(run, model, corpus)  scores of a model on one split
     report(runs, model, corpus)   the same, printed and written to the run's folder
 """
-import shapes  # noqa: F401, imported first, so that Ctrl-C during imports prints one line
+import shapes  # noqa: F401, imported first: it makes Ctrl-C during imports print one line
 
 import functools
 import math
@@ -28,7 +28,7 @@ from tools import checkpoints, java, machine, runs
 
 
 def complain(what, ids):
-    """Refuse to score if any video has this problem. what: the problem; ids: the videos"""
+    """Refuse to score if a problem occurs. what: the problem; ids: the videos that have it"""
     if ids:
         raise ValueError(f'{what}: {len(ids)} videos, such as {", ".join(map(repr, ids[:5]))}')
 
@@ -95,7 +95,7 @@ def ngrams(text):
 
 
 def score_each(metric, ids, captions):
-    """The method `score` of metrics that rate one caption at a time: B ids, B str -> (B,)"""
+    """The method `score` of metrics that score one caption at a time: B ids, B str -> (B,)"""
     return np.array([metric.one(i, c) for i, c in zip(ids, captions, strict=True)])
 
 
@@ -128,8 +128,8 @@ class CiderD:
         return where, sizes
 
     def size(self, counts):
-        """n-gram counts -> norm of the tf-idf vector for each n; number of bigrams, by which the
-        original code measures length"""
+        """n-gram counts -> norm of the tf-idf vector for each n; number of bigrams, which the
+        original code takes as the length of the caption"""
         squares = [0.0] * 4
         length = 0
         for gram, count in counts.items():
@@ -141,8 +141,8 @@ class CiderD:
     score = score_each
 
     def one(self, video, caption):
-        """id, str -> CIDEr-D from 0 to 10: for each reference, the cosines of the tf-idf vectors
-        of n words, n = 1 to 4, times the penalty on the length; averaged over n and references"""
+        """id, str -> CIDEr-D from 0 to 10: ten times the mean, over the references and n = 1 to 4,
+        of the cosine between the tf-idf vectors of n-grams, times the penalty on the length"""
         where, sizes = self.videos[video]
         counts = ngrams(caption + self.end)
         norms, length = self.size(counts)
@@ -162,12 +162,12 @@ class CiderD:
 
 
 class Bleu4:
-    """BLEU-4 of single captions. Most captions share no 4-gram with any reference, so the counts
-    for n > 1 start at 1 (Lin and Och 2004)."""
+    """BLEU-4 of single captions. Most of them share no 4-gram with any reference and would score 0,
+    so 1 is added to the counts for n > 1 (Lin and Och 2004)."""
 
     def __init__(self, references):
         self.lengths = {i: [len(r.split()) for r in several] for i, several in references.items()}
-        self.most = {}                                  # id -> {n-gram: its maximum per reference}
+        self.most = {}                      # id -> {n-gram: its highest count in any reference}
         for i, several in references.items():
             self.most[i] = functools.reduce(Counter.__or__, map(ngrams, several))
 
@@ -213,8 +213,8 @@ class MeteorReward:
 
 
 REWARDS = {
-    # The end of a caption counts as a word. Without it all n-grams of "a man is playing a" are
-    # right, and the model learns to stop too soon.
+    # The end of a caption counts as a word. Otherwise all n-grams of "a man is playing a" would be
+    # correct, and the model would learn to stop too soon.
     'cider': functools.partial(CiderD, end=' <eos>'),
     'bleu4': Bleu4, 'rouge': RougeL, 'meteor': MeteorReward,
 }
@@ -277,7 +277,7 @@ def describe(run, model, corpus, beam=1, progress=False):
             words, _ = decode.greedy(model, memory, state, run.training.max_len)
         captions.update(zip(batch['ids'], map(run.vocabulary.decode, words.tolist())))
         bar.update(len(batch['ids']))
-        # Per frame, because videos, and so batches, differ in length
+        # Per frame, because the videos of some batches are longer
         seconds = (time.time() - began) / sum(mask.numel() for mask in batch['mask'].values())
         if progress and run.device == 'cpu' and machine.slowed_down(pace, seconds, beam):
             bar.write(f'{machine.SLOW}Ctrl-C, then start again with --threads 1')
@@ -327,7 +327,7 @@ def recognise(run, model, corpus):
     true = np.concatenate(true)                         # (N, classes)
     guessed = np.stack(list(found.values()))
     check_finite({'probabilities': guessed.sum()}, f'the {corpus.split} split')
-    right = true[np.arange(len(true)), guessed.argmax(1)]       # any of a clip's labels is right
+    right = true[np.arange(len(true)), guessed.argmax(1)]       # any label of the clip is right
     precisions = [average_precision(guessed[:, c], true[:, c])
                   for c in range(true.shape[1]) if true[:, c].any()]
     return {'accuracy': float(right.mean()), 'mAP': float(np.mean(precisions))}, found
@@ -379,7 +379,8 @@ def print_classes(corpus, probabilities):
 
 def report(several, model, corpus, json_path=None):
     """Score one Run, or an ensemble of several. model: the run's model, or the Ensemble. Prints a
-    table and some captions, writes all captions to captions.json (ensemble.json), draws one."""
+    table and some captions, writes all captions to captions.json (or ensemble.json), and draws one
+    of them if there is a single run."""
     from tools import figures, scores                   # matplotlib takes a second to import
     run = several[0]
     path = json_path or scores.captions_path(several, corpus.split)

@@ -14,16 +14,17 @@ Leaves out: the manually chosen glimpses of Fig. 2.4. (A glimpse is where the at
     Captioner    reads one cube X of all N x K x K places at every word:
                  h_t-1 --softmax--> l_t --beta_t l_t . X--> x_t --LSTM (y_t-1)--> h_t --> word y_t
 
-Here l_t are the attention weights, and l_t . X_t is the mean of the features with these weights.
+Here l_t are the attention weights, and l_t . X_t is the mean of the features, weighted by l_t.
 As printed, the scores of l_t depend on h_t-1 alone: there is one weight vector W_i per place, and
 the score does not depend on the content of that place. So the model can learn to look left, or at
-late frames, but it finds an object only if h_t-1 already tells where the object is. (h_0 is
-computed from the mean of all features.) The author's code scores a place by its content too,
+late frames, but it finds an object only if h_t-1 already tells where the object is. (h_0 does not:
+it is computed from the mean of all features.) In the author's code, the score also depends on the
+content x_i of the place,
     score_i = U tanh(W_c x_i + b + W_d h_t-1),
-and issue 7 calls the printed equation an erratum. This is `--scores content`. The default is
-`--scores printed`, because issue 12 says that the printed results are based on the printed
-equation, and because Fig. 2.8 changes the weights of that equation. docs/PAPERS.md weighs the
-evidence; the puzzle `place` can be solved with content scores only.
+and in issue 7 the author calls the printed equation an error. We offer these scores as `--scores
+content`. The default is `--scores printed`, because issue 12 says that the printed results are
+based on the printed equation, and because the experiment of Fig. 2.8 changes the weights of that
+equation. docs/PAPERS.md weighs the evidence. Only content scores solve the puzzle `place`.
 
 The penalty in the loss asks that the weights of each place sum to 1 over the steps. This is
 possible only with as many steps as places. T steps give a total weight of T to L places, so by
@@ -32,16 +33,16 @@ Cauchy-Schwarz
 with equality only if every place has the total T/L. The bound is 7.37 for 30 steps and 49 places,
 and 1258.05 for 8 words and 1,274 places. So the penalty asks for equal totals. A model reaches them
 by scanning all places in turn, or by looking everywhere at every step. The latter explains why
-lambda = 10 "resembles average pooling" (Fig. 2.2). The author's code takes the mean over the
-places instead of the sum, so its lambda is 49 times weaker: `--penalty-over mean`.
+lambda = 10 "resembles average pooling" (Fig. 2.2). The author's code takes the mean over the 49
+places instead of the sum, so the same lambda acts 49 times more weakly (`--penalty-over mean`).
 
 Paper -> code:  X v | l_t alpha, aux['space'] | x_t x | h_t, c_t state | y_t token | E embed
                 beta_t beta, aux['gate'] | W_i rows of location.weight | f_beta f_beta
                 f_init,h init_h | f_init,c init_c | n cfg.embed | d cfg.hidden
                 lambda cfg.penalty | gamma cfg.weight_decay / 2
-Letters:        N videos, M blocks, B captions, F frames, L places of a frame (K x K in the thesis),
-                D feature size, H hidden (d), E embedding (n), T steps or words, V vocabulary,
-                C classes
+Letters:        N videos, M blocks, B captions, F frames (the thesis' N), L places of a frame (its
+                K x K), D feature size, H hidden (its d), E embedding (its n), T steps or words,
+                V vocabulary, C classes
 """
 import copy
 import math
@@ -60,7 +61,7 @@ TASKS = {
 }
 VARIANTS = ('soft', 'avgpool', 'maxpool', 'softmax', 'first')
 SCORES = ('printed', 'content')
-TASK_FIELDS = {'describe': ('embed', 'gate'),
+TASK_FIELDS = {'describe': ('embed', 'gate'),       # fields of Config that only this task reads
                'recognise': ('sigmoids', 'block', 'block_stride', 'fps')}
 STORED_FPS = 30             # frames per second of the recognition datasets, Sec. 2.2.1
 
@@ -69,14 +70,14 @@ STORED_FPS = 30             # frames per second of the recognition datasets, Sec
 class Config:
     task: str = 'describe'            # describe (chapter 3) or recognise (chapter 2)
     features: tuple = ('googlenet',)  # name of the features; 7 x 7 x 1024 per frame in Sec. 2.1.1
-    variant: str = 'soft'             # first: describe only; maxpool, softmax: recognise only
+    variant: str = 'soft'             # row of Table 3.1 (describe) or of Table 2.1 (recognise)
     hidden: int = 4096                # d, units of an LSTM, Sec. 3.2.2; see PRESETS for Sec. 2.2.2
     embed: int = 512                  # n, size of a word embedding, Sec. 3.2.2
-    layers: int = 1                   # LSTMs, Sec. 3.2.2; see PRESETS for the 3 of Sec. 2.2.2
-    scores: str = 'printed'           # scores of places: printed (Eq. 2.4, 3.2) or content (code)
+    layers: int = 1                   # number of LSTMs, Sec. 3.2.2; see PRESETS for Sec. 2.2.2
+    scores: str = 'printed'           # scores: printed (Eq. 2.4, 3.2) or content (author's code)
     gate: bool = True                 # describe: the gate beta_t, Eq. 3.5; without it beta_t is 1
     penalty: float = 1.0              # lambda, weight of the attention penalty, Sec. 3.2.2
-    penalty_over: str = 'sum'         # penalty over the places: sum (Eq. 2.7, 3.6) or mean (code)
+    penalty_over: str = 'sum'         # sum (Eq. 2.7, 3.6) or mean (author's code) over the places
     sigmoids: bool = False            # recognise: a sigmoid per class, if clips have several labels
     dropout: float = 0.5              # dropout on non-recurrent connections, Sec. 2.2.2 and 3.2.2
     block: int = 30                   # frames that the Recogniser reads at a time, Sec. 2.2.2
@@ -86,11 +87,11 @@ class Config:
     # The gradient of gamma theta^2 is 2 gamma theta, so the weight decay is 2 gamma.
     weight_decay: float = 2e-5        # strength of the weight decay, 2 gamma in Sec. 2.2.2
     # UNSPECIFIED: the learning rate, gradient clipping and the batch size of chapter 3; we chose
-    # the rate of the author's code for chapter 2 (src/actrec.py: Adam at 2e-4, constant), a norm of
-    # 5, and 32 videos with 5 captions each.
-    # DEVIATION: author's code for chapter 2 has 128 blocks in a batch and no gradient clipping,
-    # here 32 videos and a norm of 5, because a batch holds whole videos, and an epoch only one
-    # block of each.
+    # the rate of the author's code for chapter 2 (src/actrec.py: Adam at 2e-4, constant), clipping
+    # at a norm of 5, and batches of 32 videos with 5 captions each.
+    # DEVIATION: author's code for chapter 2 has batches of 128 blocks and no gradient clipping,
+    # here batches of 32 videos and clipping at a norm of 5, as for chapter 3, because a batch holds
+    # whole videos, of which an epoch reads only one block each.
     rate: float = 2e-4                # learning rate
     schedule: str = 'constant'        # learning rate over time: constant or cosine
     clip: float = 5.0                 # largest norm of the gradient
@@ -108,8 +109,8 @@ class Config:
         choose('--scores', self.scores, SCORES)
         choose('--penalty-over', self.penalty_over, ('sum', 'mean'))
         if self.fps < 1 or STORED_FPS % self.fps:
-            raise BadInput(f'--fps {self.fps}: a block takes every k-th frame of {STORED_FPS} per '
-                           f'second; choose a divisor of {STORED_FPS}')
+            raise BadInput(f'--fps {self.fps}: clips have {STORED_FPS} frames per second, and a '
+                           f'block takes every k-th of them; choose a divisor of {STORED_FPS}')
 
 
 PRESETS = {
@@ -124,7 +125,7 @@ PRESETS = {
                      block=3, rate=3e-4, epochs=30, videos_per_batch=8, patience=30),
     'shapes': dict(features=('clip',), hidden=256, embed=128, dropout=0.0, penalty=0.0, rate=2e-3,
                    schedule='cosine', weight_decay=0.0, max_len=20),
-    # Features with one region per frame. The smaller model and the shorter training were chosen on
+    # Features with one vector per frame. The smaller model and the shorter training were chosen on
     # the validation videos.
     'msvd/vgg16_fc': dict(hidden=256, embed=256, min_count=3, rate=1e-3, schedule='cosine',
                           epochs=2, videos_per_batch=20),
@@ -162,7 +163,7 @@ def group_mean(values, groups, count):
 
 class ContentScores(nn.Module):
     """Scores that read the content of a place, as in the author's code (src/actrec.py,
-    lstm_cond_layer). Its bias on the scores is left out: the softmax would cancel it."""
+    lstm_cond_layer). The code adds a bias to all scores; we do not: the softmax would cancel it."""
 
     def __init__(self, H, D):
         super().__init__()
@@ -297,7 +298,7 @@ class Recogniser(nn.Module):
         y = batch['labels'][:, None].expand_as(scores)                                  # (N, T, C)
         if self.cfg.sigmoids:
             nll = F.binary_cross_entropy_with_logits(scores, y, reduction='none').sum((1, 2))
-        else:                                   # the sum over classes allows several labels, too
+        else:                                   # the sum over classes also allows several labels
             nll = -(y * scores.log_softmax(2)).sum((1, 2))  # (N,)
         penalty = torch.zeros_like(nll)
         if self.cfg.variant == 'soft':
@@ -319,7 +320,7 @@ class Recogniser(nn.Module):
             steps = scores.sigmoid() if self.cfg.sigmoids else scores.softmax(2)
             probabilities.append(steps.mean(1))             # (M, C)
             maps.append(alpha.flatten(0, 1))                # one row of L per step
-        frame = rows[:, None] * frames + index              # the frame of each of these rows
+        frame = rows[:, None] * frames + index              # which frame of the batch a step read
         space = group_mean(torch.cat(maps), frame.flatten(), N * frames).view(N, frames, L)
         return group_mean(torch.cat(probabilities), rows, N), {'space': space}
 
@@ -333,7 +334,7 @@ def glimpse(model, batch, label, steps=500, progress=iter):
     model; with --scores content these are W_c, b, W_d and U. Returns a dict:
         learned, random, found    attention (F, L) of the model as it was trained, with random
                                   weights, and at the first right prediction or after `steps`
-        predicted                 the three predicted classes
+        predicted                 the class that is predicted with each of these three
         steps, probability        the number of steps taken, and the final probability of label"""
     if model.cfg.variant != 'soft':
         raise BadInput(f'--variant {model.cfg.variant}: this model has no attention to change; '
@@ -348,8 +349,8 @@ def glimpse(model, batch, label, steps=500, progress=iter):
     probability, aux = model.predict(batch)
     seen['random'] = aux['space'][0].detach()
     predicted.append(probability.argmax().item())
-    # UNSPECIFIED: what Fig. 2.8 minimises, and how; we chose -log of the probability that predict()
-    # gives to the class, and Adam with a rate of 0.01.
+    # UNSPECIFIED: which loss the experiment of Fig. 2.8 minimises, and how; we chose -log of the
+    # predicted probability of the class, and Adam with a rate of 0.01.
     optimizer = torch.optim.Adam(model.location.parameters(), lr=0.01)
     taken = 0
     for _ in progress(range(steps)):
@@ -393,15 +394,16 @@ class Captioner(nn.Module):
         self.drop = nn.Dropout(cfg.dropout)
 
     def encode(self, batch):
-        """-> memory: mean (N, D), uniform and mask (N, F, L), v (N, F * L, D) unless avgpool, and
-        keys (N, F * L, D) for content scores; state [(h, c) per LSTM], each (N, H)"""
+        """-> memory: mean (N, D), uniform (N, F, L): equal weights of all real places, mask
+        (N, F, L), v (N, F * L, D) unless avgpool, and keys (N, F * L, D) for content scores;
+        state [(h, c) per LSTM], each (N, H)"""
         v, mask = read_features(batch, self.cfg)
         if v.shape[1] > self.frames and self.cfg.scores == 'printed':
             raise BadInput(f'--features {self.cfg.features[0]}: a video has {v.shape[1]} frames, '
                            f'but the model has weights for {self.frames}; extract fewer frames')
-        # DEVIATION: paper pads short videos with black frames, here absent frames get no weight,
-        # because padding must not change the result. Black frames that are stored as features are
-        # read like any other frame, as in the paper.
+        # DEVIATION: paper pads short videos with black frames, here the missing frames get no
+        # weight, because padding must not change the result. If black frames are stored with the
+        # features, they are read like any other frame, as in the paper.
         mask = mask[..., None].expand(v.shape[:3])                      # (N, F, L)
         uniform = mask / mask.sum((1, 2), keepdim=True)
         mean = torch.einsum('nfl,nfld->nd', uniform, v)                 # over all N K^2 places
@@ -419,11 +421,11 @@ class Captioner(nn.Module):
         uniform = memory['uniform']
         if self.cfg.variant == 'avgpool':
             return memory['mean'], uniform
-        if self.cfg.variant == 'first' and token is not None:           # only the first word looks
+        if self.cfg.variant == 'first' and token is not None:
             return torch.zeros_like(memory['mean']), torch.zeros_like(uniform)
         mask = memory['mask'].flatten(1)                                # (B, F * L)
         if self.cfg.scores == 'printed':
-            scores = self.location(h)[:, :mask.shape[1]]    # the videos of a batch may be shorter
+            scores = self.location(h)[:, :mask.shape[1]]    # this batch may have fewer frames
         else:
             scores = self.location(h, memory['keys'])                   # (B, F * L)
         scores = scores.masked_fill(~mask, float('-inf'))
@@ -438,21 +440,21 @@ class Captioner(nn.Module):
         if cfg.gate is false"""
         h, _ = state[-1]                                                # of the top LSTM
         # UNSPECIFIED: whether the baselines first and avgpool have the gate and the penalty; we
-        # chose the gate for both, and the penalty only for first, on its only attention.
+        # chose the gate for both, and the penalty only for first, on its attention at word 1.
         expected, alpha = self.look(token, h, memory)
         beta = h.new_ones(len(h), 1)
         if self.cfg.gate:
             beta = self.f_beta(h).sigmoid()                             # Eq. 3.5  (B, 1)
         x = beta * expected                                             # Eq. 3.3  (B, D)
-        # UNSPECIFIED: the word before the first word; we chose a zero embedding.
+        # UNSPECIFIED: the LSTM's word input at the first word; we chose a zero embedding.
         y = h.new_zeros(len(h), self.cfg.embed)                         # (B, E)
         if token is not None:
             y = self.embed(token)
-        # UNSPECIFIED: which connections of the Captioner are non-recurrent and so have dropout; we
-        # chose the inputs of the LSTM, W_h, W_x and W_p. The inputs of f_init, f_beta and l_t have
-        # none.
+        # UNSPECIFIED: which connections of the Captioner count as "non-recurrent" and so have
+        # dropout; we chose the inputs of the LSTM and of W_h, W_x and W_p. The inputs of f_init,
+        # f_beta and the location softmax have none.
         h, state = self.stack(torch.cat([y, x], 1), state)              # Eq. 3.1  (B, H)
-        # Dropout acts on the whole sum, so y has none of its own: no word is dropped out twice.
+        # y has no dropout of its own, because the dropout of the sum, below, already acts on it.
         deep = y + self.w_h(self.drop(h)) + self.w_x(self.drop(x))      # (B, E)
         logits = self.w_p(self.drop(deep))                              # Eq. 3.4  (B, V)
         return logits, state, {'space': alpha, 'gate': beta[:, 0]}
@@ -484,5 +486,5 @@ VIEW = {
     'parts': 4,
     'legend': 'Above each word: the most attended frame of each quarter of the clip. Each word has '
               'its own scale of brightness. The strip shows the weight of every frame. The gate is '
-              'the share of what is seen that reaches the word.',
+              'the factor that scales the attended feature before the LSTM reads it.',
 }

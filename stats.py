@@ -13,6 +13,9 @@ Leaves out: the CNNs; the rank-SVM of equations (4)-(5), which (6)-(8) replace.
     xhat = tanh(weighted mean of x_ST and x_TS)
     [last word, xhat] --LSTM--> h;  [h, xhat] --> next word
 
+The ranked LSTM reads x_1..x_F in order, and a ranking loss asks of its last output w that <w, x_t>
+grows with t. So w tells how the frames change over time.
+
 Paper -> code:  x_tj memory['x'] | x~_j x_tilde | xbar_t x_bar | tau, e aux | eta cfg.eta
                 xhat_ST w in Eq. 6-8, x_st (with the mean) in Eq. 12 | xhat_TS x_ts
                 h_{i-1} state['h'] before the step | beta of Eq. 7 cfg.margin
@@ -23,7 +26,7 @@ Letters:        N videos, B captions, F frames, Y X grid, L = Y*X regions, D fea
 
 The feature of a frame has one of three shapes:
     grid (Y, X, D)      one spatial attention for all frames
-    regions (L, D)      detected boxes have no fixed place, so each frame has its own attention
+    regions (L, D)      detected boxes, which have no fixed place: each frame has its own attention
     single vector (D,)  no spatial attention (L = 1); the input of the ranked LSTM does not depend
                         on the word, so it runs once per video, not once per word
 """
@@ -45,9 +48,9 @@ POOLS = ('mean', 'lstm', 'mean+lstm', 'temporal', 'mean+temporal',
 @dataclass
 class Config:
     features: tuple = ('i3d',)      # kinds of features, Sec. 4.1; their frame rates may differ
-    variant: str = 'stats'          # the attention, a row of table 1: ST, TS, or both (stats)
-    pool: str = 'mean+ranked'       # how ST pools over time: a row of table 2 (ts does not use it)
-    category: bool = False          # learn to predict the video's category too, table 4 (+C)
+    variant: str = 'stats'          # the attention, a row of table 1: st, ts, or both (stats)
+    pool: str = 'mean+ranked'       # how ST pools over time: a row of table 2 (not used by ts)
+    category: bool = False          # also learn to predict the video's category, table 4 (+C)
     visual: int = 512               # D, size of the visual embedding, Sec. 4.1
     embed: int = 256                # E, size of a word embedding, Sec. 4.1
     attn: int = 128                 # A, hidden units of every attention, Sec. 4.1
@@ -63,14 +66,14 @@ class Config:
     margin: float = 0.1             # beta, margin of the ranking loss, Eq. 7
     # UNSPECIFIED: the weight of the ranking loss, Eq. 6; we chose 0.01.
     rank_weight: float = 0.01       # weight of the ranking loss, Eq. 6
-    # Not in the paper: Eq. 12 multiplies the gradient of a branch by its weight, so a branch that
-    # learns slowly, such as ST for the order of frames, can lose its weight before it has learned.
-    even_mix: int = 0               # number of first epochs with equal weights of ST and TS
-    eta: float = 24.0               # scheduled sampling, Sec. 4.1: the smaller, the more; 0: none
+    # Not in the paper: Eq. 12 scales the gradient of a branch, ST or TS, by its weight. So a branch
+    # that learns slowly (ST: the order of frames) can lose its weight before it has learned.
+    even_mix: int = 0               # ST and TS have equal weights in this many epochs at the start
+    eta: float = 24.0               # scheduled sampling, Sec. 4.1: a lower eta samples more; 0: off
     reward_after: int = 10          # epochs of cross-entropy before the rewards, Sec. 3.4
-    # UNSPECIFIED: which BLEU is the reward; we chose BLEU-4, smoothed.
+    # UNSPECIFIED: which BLEU is part of the reward; we chose BLEU-4, smoothed for single captions.
     reward: str = 'meteor+bleu4'    # metrics whose sum is the reward, Sec. 3.4
-    # UNSPECIFIED: the weight of the reward against the cross-entropy; we chose 1.
+    # UNSPECIFIED: the weight of the REINFORCE loss relative to the cross-entropy; we chose 1.
     reward_weight: float = 1.0      # weight of the REINFORCE loss
 
     optimizer: str = 'rmsprop'      # adam, adamw or rmsprop, Sec. 4.1
@@ -81,9 +84,9 @@ class Config:
     epochs: int = 20                # passes over the training captions, Sec. 4.1
     videos_per_batch: int = 32      # videos in a batch, Sec. 4.1
     # UNSPECIFIED: whether the batch size of 32 counts videos or captions; we chose videos, with
-    # one caption each by default and five in the presets.
+    # one caption each by default and five in the presets for MSVD and MSR-VTT.
     captions_per_video: int = 1     # captions of each video in a batch
-    # UNSPECIFIED: how often a word must occur to be kept; we chose 3 times in the presets.
+    # UNSPECIFIED: how often a word must occur to be kept; we chose 3 times for MSVD and MSR-VTT.
     min_count: int = 1              # words that occur less often become <unk>
     # UNSPECIFIED: the longest caption; we chose 30 words.
     max_len: int = 30               # longest caption, in words
@@ -106,9 +109,9 @@ PRESETS = {
                    max_len=4, beam=1, reward='', patience=20),
     'msvd': dict(features=('i3d',), min_count=3, captions_per_video=5),
     'msrvtt': dict(features=('i3d',), min_count=3, captions_per_video=5),
-    # Features with one region per frame. The shorter training was chosen on validation videos and
-    # on 200 training videos that were held back. No rewards: they gained less than beam search did
-    # (docs/RESULTS.md).
+    # Features with one vector per frame. The shorter training was chosen on validation videos and
+    # on 200 training videos that were held back. No rewards, because they gained less than beam
+    # search did (docs/RESULTS.md).
     'msvd/vgg16_fc': dict(optimizer='adam', rate=5e-4, schedule='cosine', epochs=4, eta=6.0,
                           videos_per_batch=20, reward='', beam=15, length_penalty=0.7),
 }
@@ -119,7 +122,7 @@ def sampling_rate(epoch, eta):
     one minus the teacher-forcing ratio of Sec. 4.1."""
     if eta == 0:
         return 0.0
-    # UNSPECIFIED: whether scheduled sampling counts epochs from 0 or 1; we chose 0.
+    # UNSPECIFIED: whether the epoch p of scheduled sampling is counted from 0 or 1; we chose 0.
     return 1 - eta / (eta + exp(min(epoch / eta, 700)))     # exp(710) is too large for a float
 
 
@@ -203,8 +206,8 @@ class SpaceThenTime(nn.Module):
         last = mask.sum(1) - 1                                          # the last real frame
         w = self.lstm(x)[0][torch.arange(len(x), device=x.device), last]    # Eq. 8  (B, D)
         if 'ranked' in self.cfg.pool:
-            # UNSPECIFIED: the vector in the ranking loss of mean + ranked; we chose the LSTM's
-            # output without the mean, because it takes the place of the rank-SVM's w.
+            # UNSPECIFIED: the vector that the ranking loss of mean + ranked trains; we chose the
+            # LSTM's output without the mean, because it takes the place of the rank-SVM's w.
             rank = rank_loss(w, x, self.cfg.margin, mask)
         if 'mean' in self.cfg.pool:
             # UNSPECIFIED: how the mean and the LSTM's output are combined; we chose their sum.
@@ -213,8 +216,8 @@ class SpaceThenTime(nn.Module):
 
 
 class TemporalAttention(nn.Module):
-    """The rows of table 2 with one attention in place of ST: over all F*L features (temporal), or
-    over the means of the F frames (mean+temporal)."""
+    """Replaces ST in two rows of table 2. A single attention weighs all F*L features (temporal), or
+    the means of the F frames (mean+temporal)."""
 
     def __init__(self, cfg):
         super().__init__()
@@ -239,7 +242,7 @@ class TemporalAttention(nn.Module):
 
 
 class TimeThenSpace(nn.Module):
-    """TS, Sec. 3.2: temporal attention chooses one frame, spatial attention a place in it."""
+    """TS, Sec. 3.2: temporal attention chooses one frame, then spatial attention a place in it."""
 
     def __init__(self, cfg, shape):
         super().__init__()
@@ -256,8 +259,8 @@ class TimeThenSpace(nn.Module):
         # DEVIATION: paper prints an arg max in Eq. 9, here a softmax with a low temperature,
         # because an arg max has no gradient, and the paper's text says that it uses this softmax.
         tau = (score / self.temperature).softmax(1)                     # Eq. 9  (B, F)
-        # With regions, boxes of different frames that have the same number j are blended, although
-        # they are unrelated, unless tau is one-hot.
+        # If tau is not one-hot, this blends frames. With regions it then blends unrelated things,
+        # because box j of one frame has nothing to do with box j of another.
         x = memory['x'].einsum('bf,bfld->bld', tau)                     # x_tau  (B, L, D)
         if self.single:
             e = torch.ones_like(tau[:, :1])
@@ -270,14 +273,14 @@ class TimeThenSpace(nn.Module):
 
 
 class Visual(nn.Module):
-    """One kind of features: its embedding, its ST and TS, and their mixture, Sec. 3.1-3.3."""
+    """One kind of features: its embedding, ST and TS, and the mixture of both, Sec. 3.1-3.3."""
 
     def __init__(self, cfg, shape):
         super().__init__()
         self.cfg = cfg
         self.st = None
         self.ts = None
-        self.even = False
+        self.even = False               # equal weights of ST and TS; set by Captioner.forward
         # UNSPECIFIED: the form of the visual embedding; we chose a linear layer.
         self.embed = nn.Linear(shape[-1], cfg.visual)
         if cfg.variant != 'ts':
@@ -293,13 +296,13 @@ class Visual(nn.Module):
             self.u_ts = nn.Linear(cfg.attn, 1, bias=False)              # w_TS
 
     def encode(self, x, mask):
-        """x (N, F, Y, X, D), (N, F, L, D) or (N, F, D), mask (N, F) -> memory: all that does not
-        depend on the words; mean (N, D) over frames and regions"""
+        """x (N, F, Y, X, D), (N, F, L, D) or (N, F, D), mask (N, F) -> memory: everything that does
+        not depend on the words; mean (N, D) over frames and regions"""
         x = x.reshape(*x.shape[:2], -1, x.shape[-1])                    # (N, F, L, D)
         if self.cfg.normalise:
             x = F.normalize(x, dim=-1) * x.shape[-1] ** 0.5
         x = self.embed(x)
-        # UNSPECIFIED: average or maximum over the regions of a frame in xbar; we chose the average.
+        # UNSPECIFIED: average or maximum over the regions in xbar, Eq. 9; we chose the average.
         x_bar = x.mean(2)                                               # xbar, Sec. 3.2  (N, F, D)
         memory = {'x': Shared(x), 'mask': mask}
         if self.st is not None:
@@ -309,8 +312,8 @@ class Visual(nn.Module):
         return memory, masked_mean(x_bar, mask)
 
     def forward(self, q, memory):
-        """q (B, Q), memory -> xhat (B, D), aux: those of ST and TS; if there are both, mix (B, 2),
-        their weights, which are equal in training while self.even is true"""
+        """q (B, Q), memory -> xhat (B, D), aux: those of ST and TS and, if there are both, their
+        weights mix (B, 2), which are equal in training while self.even is true"""
         if self.ts is None:
             x, aux = self.st(q, memory)
         elif self.st is None:
@@ -366,8 +369,8 @@ class Captioner(nn.Module):
         return memory, {'h': h, 'c': c, 'keys': keys, 'values': values}
 
     def read(self, token, state):
-        """token (B,) or None -> word (B, E), self-attention s (B, E), keys (B, t, A) and values
-        (B, t, E) with those of the new word"""
+        """token (B,) or None -> word (B, E); s (B, E), the result of the self-attention; keys
+        (B, t, A) and values (B, t, E), which now include those of the new word"""
         keys = state['keys']
         values = state['values']
         if token is None:
@@ -378,8 +381,8 @@ class Captioner(nn.Module):
         word = self.embed(token)                                        # (B, E)
         keys = torch.cat([keys, self.words.w_x(word)[:, None]], 1)
         values = torch.cat([values, self.value(word)[:, None]], 1)
-        # UNSPECIFIED: query and positions of the self-attention; we chose the last word as the
-        # query, and no positions, because h depends on the order of the words.
+        # UNSPECIFIED: query of the self-attention, and whether it sees positions; we chose the last
+        # word as the query, and no positions, because h depends on the order of the words.
         alpha = self.words(word, keys).softmax(1)                       # (B, t)
         s = (alpha[:, None] @ values).squeeze(1)                        # (B, E)
         return word, s, keys, values
@@ -392,9 +395,9 @@ class Captioner(nn.Module):
         TS    ts_frames (B, F) and ts_space (B, L)
         both  mix (B, 2), the weights of ST and TS"""
         word, s, keys, values = self.read(token, state)
-        # UNSPECIFIED: how the words, the LSTM's state and xhat are combined; we chose to
-        # concatenate them: [h, s] is the query, [word, xhat] the input of the LSTM. So the h in the
-        # query has not read the last word yet, but s has.
+        # UNSPECIFIED: how the self-attention s, the LSTM's state h, the last word and xhat are
+        # combined; we chose to concatenate: [h, s] is the query of the visual attentions, [word,
+        # xhat] the input of the LSTM. So the h in the query has not read the last word, but s has.
         q = torch.cat([state['h'], s], 1)                               # (B, Q)
         # UNSPECIFIED: how several kinds of features are combined; we chose separate attentions,
         # whose results are concatenated.
@@ -429,9 +432,9 @@ class Captioner(nn.Module):
             loss = loss + cfg.rank_weight * rank
             logs['rank'] = rank.mean().item()
         if cfg.category:
-            # UNSPECIFIED: how training uses the category of "+C"; we chose a second task with a
-            # weight of 1: a linear layer predicts the category from the first state of the LSTM.
-            # So no category is needed to generate captions, as table 4 says ("during training").
+            # UNSPECIFIED: how training uses the category ("+C" in table 4); we chose a second task
+            # with a weight of 1: a linear layer predicts the category from the first state of the
+            # LSTM. So generating captions needs no category; table 4 says "during training".
             guess = self.category(videos[1]['h'])                       # (N, categories)
             wrong = F.cross_entropy(guess, batch['category'], reduction='none')[batch['rows']]
             loss = loss + wrong
@@ -460,7 +463,7 @@ class Captioner(nn.Module):
 def attention(aux):
     """aux of the T words of one video, without padding frames -> (T, F, L): the weights of all
     regions of all frames, which sum to 1 for every word. F = 1 if all frames share one map. ST
-    pools its frames without weights, so its share is spread evenly over them."""
+    does not weigh its frames, so its share is spread evenly over them."""
     st = aux.get('st_frames')                                           # (T, F, L or 1)
     if 'st_space' in aux:
         st = aux['st_space'] / aux['st_space'].shape[1]                 # (T, 1 or F, L)

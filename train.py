@@ -10,8 +10,8 @@ use. Each run has a folder:
     attention.png   one caption, and what the model looked at while generating it
 
 To use several processes or machines: torchrun --nproc-per-node 2 train.py ...
-torchrun warns that it sets OMP_NUM_THREADS to 1, one thread per process, which is right. After an
-error of train.py it adds a report of its own, "ChildFailedError": read the line above that.
+torchrun warns that it sets OMP_NUM_THREADS to 1, one thread per process, which is right. If
+train.py fails, torchrun adds a report, "ChildFailedError"; our message stands above this report.
 
 A paper is one file at the top level: `--model plain` trains plain.py. The file must contain
 
@@ -40,7 +40,7 @@ and may contain
                     the processes exchange them after every epoch
     VIEW            what pictures of this paper show (see tools/figures.py)
 """
-import shapes  # noqa: F401, imported first, so that Ctrl-C during imports prints one line
+import shapes  # noqa: F401, imported first: it makes Ctrl-C during imports print one line
 
 import contextlib
 import dataclasses
@@ -86,7 +86,7 @@ def say(text):
     if process()[0] == 0:
         try:
             print(text, flush=True)
-        except BrokenPipeError:                         # the reader ended, as in `| head -1`:
+        except BrokenPipeError:                         # the reader has ended, as in `| head -1`:
             sys.stdout = open(os.devnull, 'w')          # save and stop, as after Ctrl-C
             INTERRUPTS.append('closed pipe')
 
@@ -95,7 +95,7 @@ def say(text):
 
 @dataclass
 class Stage:
-    """What one stage trains, ready to start. Most papers have a single stage."""
+    """All that one stage of training needs. Most papers have a single stage."""
     epochs: int
     rate: float
     model: torch.nn.Module
@@ -132,13 +132,13 @@ def snapshot(run, stage, progress):
 
 
 def set_rate(stage, schedule, done):
-    """Set the learning rate. done: the part of the stage that is over, from 0 to 1"""
+    """Set the learning rate. done: the fraction of the stage that is done, from 0 to 1"""
     factor = 0.5 * (1 + math.cos(math.pi * done)) if schedule == 'cosine' else 1.0
     for group in stage.optimizer.param_groups:
         group['lr'] = stage.rate * factor
 
 
-INTERRUPTS = []                                         # why training is to stop
+INTERRUPTS = []                                         # reasons to stop: signals, 'closed pipe'
 
 
 def interrupt(number, _):
@@ -153,7 +153,7 @@ def root_flag(run):
 
 
 def stop_if_interrupted(run, stage, progress):
-    """After Ctrl-C: save, say how to continue, stop."""
+    """After Ctrl-C: save, print how to continue, and stop."""
     if not INTERRUPTS:
         return
     save(run.path / 'last.pt', snapshot(run, stage, progress))
@@ -163,14 +163,14 @@ def stop_if_interrupted(run, stage, progress):
 
 
 def train_epoch(run, stage, progress, amp=False):
-    """The batches of one epoch that are not done yet -> mean of every number that was logged"""
+    """Train on the remaining batches of an epoch -> mean of every logged number over the epoch"""
     rank, world = process()
     epoch = progress.epoch
     count = len(stage.batches)
     began = time.time() - progress.seconds
     bar = tqdm(stage.batches.epoch(epoch, run.seed, progress.batch, rank, world), total=count,
                initial=progress.batch, desc=f'epoch {epoch + 1}/{stage.epochs}', leave=False,
-               disable=rank > 0 or None, mininterval=0.5)     # None: no bar in a file
+               disable=rank > 0 or None, mininterval=0.5)     # None: a bar only in a terminal
     stage.model.train()
     for number, batch in enumerate(bar, progress.batch):
         step_began = time.time()
@@ -181,8 +181,8 @@ def train_epoch(run, stage, progress, amp=False):
             loss, logs = stage.model(batch, epoch=epoch, **stage.options)
         evaluate.check_finite({'loss': loss.item(), **logs}, place)
         stage.optimizer.zero_grad()
-        # The gradients of the processes are added up. The share of each process makes their sum the
-        # gradient of the mean over the joined batch.
+        # The gradients of all processes are added up. Each process multiplies its loss by its share
+        # of the captions, so the sum is the gradient of the mean over the joined batch.
         (loss * batch['share']).backward()
         if world > 1:
             sum_gradients(list(stage.model.parameters()))
@@ -280,13 +280,14 @@ def patience_is_over(run, progress):
 
 
 def train_stage(run, stage, progress, val, args):
-    """All epochs of one stage that are not done yet"""
+    """Train for the remaining epochs of one stage."""
     rank, world = process()
     shared = {name: stage.model.get_buffer(name) for name in run.paper.SHARED_BUFFERS}
     resumed_at = progress.batch
     rng = torch.get_rng_state()
     while progress.epoch < stage.epochs and not patience_is_over(run, progress):
-        # The seed depends on the epoch, so that a resumed run draws the same random numbers.
+        # The seed depends on the epoch, so that a resumed run draws the same random numbers. If it
+        # was stopped within an epoch, it continues with the random state from the checkpoint.
         torch.manual_seed(run.seed + 1000 * (progress.epoch + 1) + rank)
         if resumed_at:
             torch.set_rng_state(rng)
@@ -297,7 +298,7 @@ def train_stage(run, stage, progress, val, args):
             merge_buffers(shared, before)
         if rank == 0:
             validate(run, stage, progress, val, means)
-        if world > 1:                                   # all must stop at the same epoch
+        if world > 1:                                   # all must stop after the same epoch
             told = [progress]
             dist.broadcast_object_list(told)
             progress = told[0]
@@ -306,7 +307,7 @@ def train_stage(run, stage, progress, val, args):
 
 def start_stage(run, model, name, vectors):
     """Load what a stage starts from: the best model of the previous stage or, for the first stage,
-    word vectors if a file of them is given."""
+    word vectors, if --word2vec names a file."""
     if name:
         everything = dataclasses.replace(run.cfg, stage='all')
         names = [one for one, _, _ in run.paper.stages(everything)]
@@ -359,7 +360,7 @@ def train_all(run, splits, args, checkpoint):
             start_stage(run, stage.model, name, args.word2vec)
         train_stage(run, stage, progress, val, args)
         if process()[1] > 1:
-            dist.barrier()                              # until process 0 has written best.pt
+            dist.barrier()                              # wait until process 0 has written best.pt
 
 
 def join_processes(args):
@@ -380,7 +381,7 @@ def train_run(run, splits, args, checkpoint):
         log.write_head(run, args, world)
     say(log.columns(run))
     before = {}
-    if world == 1:                                      # while training, Ctrl-C saves first
+    if world == 1:                                      # during training, Ctrl-C saves first
         before = {name: signal.signal(name, interrupt) for name in (signal.SIGINT, signal.SIGTERM)}
     try:
         train_all(run, splits, args, checkpoint)
@@ -398,7 +399,7 @@ def main(argv):
     join_processes(args)
     run.device = args.device
     rank, world = process()
-    for turn in range(world):                           # one process renders, the others wait
+    for turn in range(world):                           # in turn: the first renders, others load
         if turn == rank:
             train, val = runs.open_training(run)
         if world > 1:

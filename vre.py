@@ -16,14 +16,14 @@ A KBiGRU is two GRUs that start at a key frame and read outwards, one to each en
     decoder:  [o, h_t-1] attends to V^f and v^s --LSTM, c_0 = o, first input o--> h_t --> word;
               once with o = o1, once with o = o2
 
-The key frame is an arg max, so the cross-entropy cannot train the choice. The refocusing loss is
-there for this: the reward R of a caption is its gain in log-probability from step 1 to step 2. If R
-has risen since the last epoch, the key frame becomes more probable; if R has fallen, it becomes
-less probable. But an arg max never tries another frame, so the loss compares a key with itself, and
-the module learns nothing (`--key argmax`, as printed; docs/PAPERS.md has the proof). With `--key
-drawn`, stage joint draws two keys from alpha and compares their rewards. Three constant keys show
-what a key is worth: the middle frame, a random frame, and the true one (`oracle`), for which the
-last feature of --features must be `key`.
+The key frame is an arg max, so the cross-entropy cannot train the choice. The refocusing loss
+trains it: the reward R of a caption is its gain in log-probability from step 1 to step 2. If R has
+risen since the last epoch, the key frame becomes more probable; if R has fallen, it becomes less
+probable. But an arg max never tries another frame, so the loss compares a key with itself, and the
+module learns nothing (`--key argmax`, as printed; docs/PAPERS.md explains why). With `--key drawn`,
+stage joint draws two keys from alpha and compares their rewards. For comparison, a key can also be
+a constant of the video: the middle frame, a random frame, or the true key frame (`oracle`), for
+which the last feature of --features must be `key`.
 
 Training has four stages, and each one starts from the best model of the stage before:
 
@@ -50,32 +50,32 @@ import torch.nn as nn
 import data
 from decode import greedy, sample, select, teacher_force
 
-# UNSPECIFIED: whether stage frozen starts from new weights, what its loss is, when the rewards
-# come, and which model of a stage the next one starts from; we chose new weights, Eq. 17 + 18,
-# rewards last, and the model with the best validation score.
+# UNSPECIFIED: whether training with saved key frames (stage frozen) starts from new weights, its
+# loss, when the rewards are used, and which model of a stage the next one starts from; we chose new
+# weights, Eq. 17 + 18, the last stage, and the model with the best validation score.
 STAGES = ('warm', 'joint', 'frozen', 'reward')          # Sec. 4.2
 # UNSPECIFIED: how the one-step rows of table 1 are trained; we chose one model that goes through
 # the same four stages, with Eq. 17 in the first three.
 VARIANTS = ('meanpool', 'softatt', 'vf+vs', 'kbigru', 'kbigru+vs+va', 'vre')    # rows of table 1
-WITHOUT_ENCODER = VARIANTS[:3]                          # no o; only vre has two steps
+WITHOUT_ENCODER = VARIANTS[:3]                          # no KBiGRU, and so no o
 WITHOUT_SPACE = ('meanpool', 'softatt', 'kbigru')       # no v^s
-# The key frame of step 2 comes from the refocusing module, or it is a constant of the video.
+# The refocusing module chooses the key frame of step 2, or it is a constant of the video.
 KEYS = ('argmax', 'drawn', 'middle', 'random', 'oracle')
 CONSTANT_KEYS = KEYS[2:]
-SHARED_BUFFERS = ('previous_reward',)                   # each process fills in its own captions
+SHARED_BUFFERS = ('previous_reward',)   # each process fills in the entries of its own captions
 
 
 @dataclass
 class Config:
-    features: tuple = ('resnet152',)    # names: frames (7 x 7 x 2048), then any audio (128)
+    features: tuple = ('resnet152',)    # frames (7 x 7 x 2048), then, if any, audio (128)
     variant: str = 'vre'                # row of table 1
     stage: str = 'all'                  # warm, joint, frozen or reward; all: one after another
     key: str = 'argmax'                 # key frame: argmax, drawn, middle, random or oracle
     step: int = 2                       # decode after step 1 (middle key frame) or 2 (refocused)
-    hidden: int = 512                   # H, units of LSTM and GRUs; E, size of words; Sec. 4.2
-    # UNSPECIFIED: size of the attention layers; we chose H.
+    hidden: int = 512                   # H, E: units of LSTM and GRUs, size of a word, Sec. 4.2
+    # UNSPECIFIED: the hidden units of the attentions; we chose H.
     attn: int = 512                     # A, hidden units of the attentions
-    normalise: bool = True              # give each region's feature mean 0 and std. deviation 1/4
+    normalise: bool = True              # scale each region's feature to mean 0, std. deviation 1/4
     dropout: float = 0.5                # dropout on the output of the LSTM, Sec. 4.2
     sampling: float = 0.25              # rate of scheduled sampling, Sec. 4.2
     beta: float = 0.03                  # weight of the refocusing loss in Eq. 22
@@ -111,23 +111,24 @@ class Config:
                                 'feature must be `key`, the true key frames')
         if self.key in CONSTANT_KEYS and self.stage in ('warm', 'joint'):
             raise data.BadInput(f'--stage {self.stage}: --key {self.key} has no refocusing module '
-                                'to train, so it begins with stage frozen')
+                                'to train, so training begins with stage frozen')
 
 
 PRESETS = {
     'msvd': dict(features=('resnet152',)),              # its clips have no sound, Sec. 4.2
     'msrvtt': dict(features=('resnet152', 'vggish')),
-    # Features with one region per frame. The smaller model and the shorter training were chosen on
+    # Features with one vector per frame. The smaller model and the shorter training were chosen on
     # the validation videos.
     'msvd/vgg16_fc': dict(hidden=256, attn=128, dropout=0.3, rate=2e-3, schedule='cosine',
                           warm_epochs=1, joint_epochs=2, frozen_epochs=5, reward_epochs=0,
                           videos_per_batch=10, captions_per_video=10),
-    # Order is learned late, long after the first plateau, so training must not stop early.
+    # The order of frames is learned long after the score first stops rising, so patience is long.
     'shapes': dict(features=('clip', 'audio'), hidden=128, attn=64, normalise=False, dropout=0.2,
                    rate=2e-3, schedule='cosine', videos_per_batch=32, captions_per_video=5,
                    min_count=1, warm_epochs=5, joint_epochs=16, frozen_epochs=26, reward_epochs=1,
                    reward_rate=2e-4, patience=26),
-    # Stage warm lasts until step 1 can use a right key (the middle frame, in every second clip).
+    # Stage warm lasts until step 1 has learned to use its key, the middle frame, which is the right
+    # one in every second training clip.
     'puzzle-key': dict(features=('symbols', 'sound'), hidden=64, attn=64, normalise=False,
                        dropout=0.0, sampling=0.0, rate=5e-3, schedule='cosine', min_count=1,
                        videos_per_batch=64, max_len=3, warm_epochs=10, joint_epochs=20,
@@ -159,23 +160,22 @@ def attention(aux):
 
 
 VIEW = {'attention': attention, 'bars': {}, 'key': 'key', 'focus': 'focus', 'steps': (1, 2),
-        'legend': 'Above each word: the frame that it looks at most, and below it the weights of '
-                  'all frames. Places are chosen separately, on the mean of all frames. Sound is '
-                  'not shown.'}
+        'legend': 'Above each word: the frame with the highest weight, and below it the weights of '
+                  'all frames. Places have weights of their own, on the mean of all frames. Sound '
+                  'is not shown.'}
 
 
 def refocus_loss(reward, previous, scores, key):
     """reward, previous (B,): R_e and R_e-1, NaN if there is none yet; scores (B, F): a of Eq. 8,
     -inf on padding; key (B,): index of the key frame -> loss (B,)
 
-    alpha and 1 - alpha are computed as logarithms. In float32, 1 - alpha itself would be 0 as soon
-    as the key frame leads by a score of 17, and would have no gradient. A video of a single frame
-    has alpha = 1 and the loss 0."""
+    log(alpha) and log(1 - alpha) are computed from the scores. In float32, 1 - alpha itself would
+    be 0, without a gradient, as soon as the key frame's score is 17 higher than all others."""
     # UNSPECIFIED: the loss of a caption that has no reward from the last epoch; we chose 0.
     rise = torch.where(previous.isnan(), 0.0, reward - previous).detach()
     several = scores.isfinite().sum(1, keepdim=True) > 1
     others = scores.scatter(1, key[:, None], float('-inf'))
-    others = torch.where(several, others, scores)       # a single frame has alpha 1 and loss 0
+    others = torch.where(several, others, scores)       # a single frame: loss 0, not log(0)
     log_sum = scores.logsumexp(1)
     log_alpha = scores.gather(1, key[:, None])[:, 0] - log_sum      # log(alpha_key)  (B,)
     log_rest = others.logsumexp(1) - log_sum                        # log(1 - alpha_key)  (B,)
@@ -196,9 +196,10 @@ class Scaled(nn.Linear):
     larger. At the start it is the same function as nn.Linear, but each step of Adam changes its
     output sqrt(inputs) times less."""
     # DEVIATION: paper has plain linear layers, here those that compute o and the key frame (w_v of
-    # the GRUs and of the refocusing module, w_c, w_a, w_m) are scaled, because Adam moves every
-    # weight by about the learning rate, and in a sum over many inputs these moves add up. With
-    # plain layers, every video had the same o after 50 steps: a vector of +-1.
+    # the GRUs and of the refocusing module, w_c, w_a, w_m) divide their inputs by sqrt(inputs) and
+    # start with weights that are larger by this factor, because Adam moves every weight by about
+    # the learning rate, and in a sum over many inputs these moves add up. With plain layers, every
+    # video had the same o after 50 steps: a vector of +-1.
 
     def __init__(self, inputs, outputs, bias=True):
         super().__init__(inputs, outputs, bias)
@@ -267,7 +268,7 @@ class Refocus(nn.Module):
         self.w_o = nn.Linear(hidden, attn, bias=False)
         self.w_v = Scaled(feat, attn, bias=False)
         # DEVIATION: paper adds a bias b_alpha in Eq. 8 and b_beta in Eq. 14, here there is none,
-        # because the softmax that follows cancels a number that is added to all scores.
+        # because a number that is added to all scores does not change the softmax that follows.
         self.w_alpha = nn.Linear(attn, 1, bias=False)
 
     def forward(self, o, frames, mask):
@@ -297,7 +298,7 @@ class Encoder(nn.Module):
         length = mask.sum(1)
         inputs = self.kbigru.inputs(frames)
         h1 = self.kbigru(inputs, length // 2, length)                   # Eq. 4  (N, H)
-        # UNSPECIFIED: o in the row of table 1 without audio; we chose tanh(W_a h1 + b_a).
+        # UNSPECIFIED: o in the row KBiGRU of table 1, without audio; we chose tanh(W_a h1 + b_a).
         o1 = torch.tanh(self.w_a(torch.cat([h1, audio], 1)))            # (N, H)
         scores = None
         if self.refocus is not None:
@@ -391,7 +392,7 @@ class Captioner(nn.Module):
             self.encoder.refocus.requires_grad_(False)
         elif has_two_steps:
             self.steps = 2
-        self.draws = 0                                                  # keys per video in training
+        self.draws = 0                                      # keys drawn per video in training
         if cfg.key == 'drawn' and self.steps == 2 and not has_saved_keys:
             self.draws = 2
 
@@ -427,7 +428,7 @@ class Captioner(nn.Module):
         return frames, space, audio
 
     def choose_key(self, scores, batch):
-        """scores (N, F), None if the keys are constants -> key (N,) at test and in stage frozen"""
+        """scores (N, F), None if the keys are constants -> key (N,) of step 2, if none are drawn"""
         if scores is not None:
             return scores.argmax(1)                                     # Eq. 10, 11  (N,)
         if self.cfg.key == 'oracle':
@@ -435,7 +436,7 @@ class Captioner(nn.Module):
         length = batch['mask'][self.seen].sum(1)
         if self.cfg.key == 'middle':
             return length // 2
-        # A random frame, but always the same one for the same video
+        # A random frame, but always the same one for a video
         keys = [random.Random(video).randrange(frames)
                 for video, frames in zip(batch['ids'], length.tolist())]
         return torch.tensor(keys, device=length.device)
@@ -513,14 +514,14 @@ class Captioner(nn.Module):
             if name in memory:
                 memory[name] = torch.cat([m[name][rows] for m in memories])
         words = batch['captions'].repeat(steps, 1)
-        # UNSPECIFIED: in which stages scheduled sampling is used, and how its words are chosen; we
-        # chose all stages with a cross-entropy, and words drawn from the model's distribution.
+        # UNSPECIFIED: in which stages scheduled sampling is used, and how the model's words are
+        # chosen; we chose all stages with a cross-entropy, and draws from the model's distribution.
         sampling = self.cfg.sampling if self.training else 0.0
         logp, _ = teacher_force(self, memory, self.first_state(memory), words, sampling)
         return -logp.sum(1).unflatten(0, (steps, -1))
 
     def forward(self, batch, *, epoch=0, reward_fn=None):
-        """batch -> loss (), logs.   The objective of cfg.stage ('all': of joint)"""
+        """batch -> loss (), logs.   The objective of cfg.stage; that of joint if it is 'all'"""
         if self.cfg.stage == 'reward':
             return self.reinforce(batch, reward_fn)
         memories = self.watch(batch, self.draws if self.training else 0)
@@ -544,9 +545,9 @@ class Captioner(nn.Module):
         if len(reward) == 1:
             previous = self.remember(batch['caption_ids'], reward[0])[None]
         else:
-            # DEVIATION: paper compares the reward with that of the last epoch, here, with --key
-            # drawn, with that of another key which is drawn in the same step, because between two
-            # epochs the captioner changes too, and R_e - R_e-1 measures both changes.
+            # DEVIATION: paper compares the reward with that of the last epoch, here --key drawn
+            # compares it with that of another key, drawn in the same step, because between two
+            # epochs the captioner changes too, and R_e - R_e-1 measures the effect of both changes.
             previous = reward.flip(0)
         # UNSPECIFIED: whether the refocusing loss also trains the layers that compute o1; we chose
         # yes, so no gradient is stopped.
@@ -564,7 +565,7 @@ class Captioner(nn.Module):
     def reward(self, memories, batch):
         """-> R (keys, B): the gain in log-probability from step 1 to step 2, for each key"""
         # Eq. 20 is about the probabilities of the given words. Dropout and scheduled sampling would
-        # only add noise, which the refocusing loss would follow.
+        # only add noise to the reward.
         training = self.training
         self.eval()
         xe = self.cross_entropy(memories, batch)
@@ -581,12 +582,13 @@ class Captioner(nn.Module):
         return previous
 
     def reinforce(self, batch, reward_fn):
-        """Self-critical REINFORCE: for each caption of the batch, one caption is sampled. Its
-        baseline is the greedy caption of the same video."""
-        # UNSPECIFIED: the baseline, the step that is decoded, whether the cross-entropy stays,
-        # which weights are trained ("for the decoder"), and how the two rewards are weighted; we
-        # chose the reward of the greedy caption, cfg.step, no cross-entropy, all weights but the
-        # frozen copy, and the plain sum of CIDEr-D (0 to 10) and ROUGE-L (0 to 1).
+        """Self-critical REINFORCE: for each caption of the batch, one caption is sampled. The
+        baseline is the reward of the greedy caption of the same video."""
+        # UNSPECIFIED: in stage reward, the baseline, the step that is decoded, whether the
+        # cross-entropy stays, which weights are trained ("for the decoder"), and how the rewards
+        # are weighted; we chose the reward of the greedy caption, the step that --step names, no
+        # cross-entropy, all weights but the frozen copy, and the plain sum of CIDEr-D (0 to 10) and
+        # ROUGE-L (0 to 1).
         rows = batch['rows']
         training = self.training
         self.eval()
