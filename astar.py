@@ -87,7 +87,7 @@ class Config:
     # DEVIATION: paper clips gradients if "the norm of the parameter vector" exceeds 5, here if the
     # norm of the gradient does, because only that norm measures the size of a step.
     clip: float = 5.0                   # largest norm of the gradient, appendix
-    # UNSPECIFIED: the number of epochs if early stopping does not end them; we chose 30.
+    # UNSPECIFIED: the number of epochs if early stopping does not end training; we chose 30.
     epochs: int = 30                    # largest number of passes over the training captions
     # UNSPECIFIED: how many videos the 32 captions of a batch describe; we chose 8.
     videos_per_batch: int = 8           # videos in a batch

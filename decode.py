@@ -179,7 +179,7 @@ def beam(model, memory, state, max_len, K, *, length_penalty=0.0):
     At the end captions are ranked by score / length ** length_penalty (0: by the score alone). An
     unfinished caption is returned only if no beam has finished."""
     leaves = []
-    tree_map(leaves.append, state)
+    tree_map(leaves.append, state)                      # only to find N and the device
     N = len(leaves[0])
     device = leaves[0].device
     rows = torch.arange(N, device=device)

@@ -483,7 +483,7 @@ def attention(aux):
 VIEW = {
     'attention': attention,
     'bars': {'gate': ('gate',)},
-    'parts': 4,
+    'parts': 4,                         # the clip is drawn in quarters
     'legend': 'Above each word: the most attended frame of each quarter of the clip. Each word has '
               'its own scale of brightness. The strip shows the weight of every frame. The gate is '
               'the factor that scales the attended feature before the LSTM reads it.',

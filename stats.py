@@ -58,8 +58,8 @@ class Config:
     hidden: int = 512               # H, units of the language LSTM
     # UNSPECIFIED: the scale of the features; we chose a root mean square of 1 for each vector.
     normalise: bool = True          # scale each feature vector to a root mean square of 1
-    # UNSPECIFIED: dropout; we chose 0.5 on the inputs of the LSTM and of the output layer.
-    dropout: float = 0.5            # rate of dropout on the inputs of the LSTM and the output layer
+    # UNSPECIFIED: rate and place of dropout; we chose 0.5 on the inputs of LSTM and output layer.
+    dropout: float = 0.5            # dropout on the inputs of the LSTM and of the output layer
     # UNSPECIFIED: the "low" temperature of Eq. 9; we chose 0.2.
     temperature: float = 0.2        # temperature of the attention over frames in TS, Eq. 9
     # UNSPECIFIED: the margin beta of Eq. 7; we chose 0.1.
@@ -472,6 +472,7 @@ def attention(aux):
     ts = aux['ts_frames'][:, :, None] * aux['ts_space'][:, None]        # (T, F, L)
     if st is None:
         return ts
+    # If st has one number for several frames or places, they share it equally.
     st = st.expand_as(ts) * st.shape[1:].numel() / ts.shape[1:].numel()
     mix = aux['mix'][:, :, None, None]                                  # (T, 2, 1, 1)
     return mix[:, 0] * st + mix[:, 1] * ts

@@ -85,7 +85,8 @@ class Config:
     reward: str = 'cider+rouge'         # metrics whose sum is the reward, last stage, Sec. 4.2
     warm_epochs: int = 5                # epochs of stage warm, Sec. 4.2
     # UNSPECIFIED: epochs of the other stages, learning rate of stage reward, optimizer, schedule,
-    # gradient clipping, batch size, beam width and early stopping; we chose the next eleven values.
+    # gradient clipping, batch size, beam width and early stopping; we chose the defaults of the
+    # eleven fields that follow in Config.
     joint_epochs: int = 15              # epochs of stage joint
     frozen_epochs: int = 15             # epochs of stage frozen
     reward_epochs: int = 5              # epochs of stage reward
@@ -370,7 +371,7 @@ class Captioner(nn.Module):
         if cfg.variant not in WITHOUT_ENCODER:
             self.encoder = Encoder(cfg, feat, audio, has_module and not has_saved_keys)
         self.frozen = None
-        if has_saved_keys:                                              # from the joint model
+        if has_saved_keys:                      # start() loads the joint model's encoder into it
             self.frozen = Encoder(cfg, feat, audio, has_refocus=True).requires_grad_(False)
         query = cfg.hidden if self.encoder is None else 2 * cfg.hidden  # h, or [o, h]
         self.attend_frames = Mean()
