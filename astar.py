@@ -324,7 +324,7 @@ def vimco(log_py, log_pm):
     the plain score-function estimator, with a warning."""
     # Eq. 10, 11: log p(Y|A) >= E log p(Y|m, A), which is the bound for K = 1.
     B, K = log_py.shape
-    bound = log_py.logsumexp(1) - math.log(K)               # Eq. 12 for these K samples  (B,)
+    bound = log_py.logsumexp(1) - math.log(K)               # Eq. 12, for these samples  (B,)
     if K == 1:
         warnings.warn('one sample: the score-function estimator has no baseline', stacklevel=2)
         learning = bound[:, None]                           # L in Eq. 13  (B, 1)
