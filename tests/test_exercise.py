@@ -168,7 +168,7 @@ def test_the_solution_is_the_difference_from_our_file(work, capsys):
     exercise.main(['start', 'vimco', '--as-printed'])
     exercise.main(['solution', 'vimco'])
     shown = capsys.readouterr().out
-    assert '+    # DEVIATION: paper omega_k' in shown and shown.count('\n@@') == 1
+    assert '+    # DEVIATION: paper prints omega_k' in shown and shown.count('\n@@') == 1
 
 
 @pytest.mark.parametrize('argv, message', [
