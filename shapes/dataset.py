@@ -25,6 +25,7 @@ from tqdm import tqdm
 import c3d
 import data
 from shapes import networks, words, world
+from shapes.puzzles import Computed
 from tools import machine
 
 VERSION = 3                             # changes whenever the clips or the captions change
@@ -179,37 +180,18 @@ def read(folder, split):
     corpus = data.Corpus('shapes', split, classes=notes['classes'], categories=notes['categories'])
     for id, video in notes['videos'].items():
         if video['split'] == split:
-            corpus.captions[id] = video['captions']
-            corpus.labels[id] = video['labels']
-            corpus.category[id] = video['category']
-            corpus.truth[id] = video['truth']
+            for name in ('captions', 'labels', 'category', 'truth'):
+                getattr(corpus, name)[id] = video[name]
     return corpus
 
 
-class Computed:
-    """Like data.Features, but features[id], float32 (16, ...), is computed from the scene."""
-    info = {}
-
-    def __init__(self, path, shape, compute):
-        self.path = path
-        self.shape = shape
-        self.compute = compute
-
-    def __getitem__(self, id):
-        return self.compute(world.scene(id)).astype(np.float32)
-
-    def check(self, ids):
-        """-> shape of one frame's feature, number of frames"""
-        return self.shape, world.STEPS
-
-
-def true_key(scene):
+def true_key(id):
     """-> (16, 1), 1 at the middle frame of the action"""
-    return np.eye(world.STEPS)[sum(scene['window']) // 2][:, None]
+    return np.eye(world.STEPS)[sum(world.scene(id)['window']) // 2][:, None]
 
 
-Videos = partial(Computed, 'the rendered clips', FEATURES['video'], world.render)
-Keys = partial(Computed, 'the true key frames', FEATURES['key'], true_key)
+Videos = partial(Computed, 'the rendered clips', lambda id: world.render(world.scene(id)))
+Keys = partial(Computed, 'the true key frames', true_key)
 
 
 def main(args=None):

@@ -13,24 +13,18 @@ a minute. A symbol is a one-hot vector. The caption consists of a few words, and
     puzzle-key      the sound names a symbol; the noun is the one after it   VRE: a drawn key
     puzzle-layer    the lowest map shows the noun, the highest the verb      ASTAR: soft, hard
 
+The function of a puzzle makes the items of one split: rng, N, split
+    -> feats   name of the feature -> (N, F, ...)
+       words   slot -> N words; a caption is one word of each, in this order
+
 Letters:  N items, F frames, L places, D feature size
 """
-from dataclasses import dataclass, field
-
 import numpy as np
 
 import data
 
 SIZES = {'train': 2000, 'val': 300, 'test': 600}
 NOISE = 0.05                            # standard deviation of the noise on every feature
-
-
-@dataclass
-class Items:
-    """The items of one split of a puzzle"""
-    feats: dict                         # name -> (N, F, ...)
-    words: dict                         # slot -> N words; a caption is one word of each, in order
-    truth: dict = field(default_factory=dict)   # name -> (N,): the frame, place, ... to attend to
 
 
 def one_hot(numbers, size):
@@ -58,8 +52,8 @@ def place(rng, count, split):
     mark = MARK * one_hot(marked, SIDE * SIDE)[..., None]               # (N, L, 1)
     x = np.concatenate([one_hot(symbol, len(SYMBOLS)), mark], 2)        # (N, L, D)
     x = x.reshape(count, 1, SIDE, SIDE, -1).repeat(4, axis=1)           # four frames, all alike
-    nouns = [SYMBOLS[number] for number in symbol[np.arange(count), marked]]
-    return Items({'symbols': x}, {'noun': nouns, 'verb': ['glows'] * count}, {'place': marked})
+    nouns = [SYMBOLS[s] for s in symbol[np.arange(count), marked]]
+    return {'symbols': x}, {'noun': nouns, 'verb': ['glows'] * count}
 
 
 # ------------------------------------------------------------------- STaTS: order, moment and both
@@ -78,19 +72,14 @@ def order(rng, count, split):
     verb = rng.integers(len(VERBS), size=count)
     if split != 'train':
         verb = rng.integers(SIMPLE_VERBS, len(VERBS), size=count)
-    x = np.zeros((count, FRAMES, 2, 2, SIMPLE_VERBS + 2))
+    x = np.zeros((count, FRAMES, 2, 2, len(VERBS)))
     when = np.sort(distinct(rng, count, FRAMES, 2), 1)
-    for n in range(count):
-        place = tuple(rng.integers(2, size=2))
-        if verb[n] < SIMPLE_VERBS:
-            x[n, when[n, 0], *place, verb[n]] = 1
-        else:
-            first = verb[n]
-            second = SIMPLE_VERBS + len(VERBS) - 1 - first
-            x[n, when[n, 0], *place, first] = 1
-            x[n, when[n, 1], *place, second] = 1
-    verbs = [VERBS[v] for v in verb]
-    return Items({'symbols': x}, {'noun': ['it'] * count, 'verb': verbs}, {'frame': when[:, 0]})
+    row, column = rng.integers(2, size=(count, 2)).T
+    x[np.arange(count), when[:, 0], row, column, verb] = 1
+    n = np.flatnonzero(verb >= SIMPLE_VERBS)
+    second = SIMPLE_VERBS + len(VERBS) - 1 - verb[n]
+    x[n, when[n, 1], row[n], column[n], second] = 1
+    return {'symbols': x}, {'noun': ['it'] * count, 'verb': [VERBS[v] for v in verb]}
 
 
 def moment(rng, count, split):
@@ -105,27 +94,24 @@ def moment(rng, count, split):
     flashes = np.broadcast_to(one_hot(flash, FRAMES)[:, :, None, None], spotlight.shape)
     x = np.concatenate([one_hot(symbol, len(SYMBOLS)), spotlight, flashes], 3)
     n = np.arange(count)
-    place = place[n, flash]
-    nouns = [SYMBOLS[s] for s in symbol[n, flash, place]]
-    return Items({'symbols': x.reshape(count, FRAMES, 3, 3, -1)},
-                 {'noun': nouns, 'verb': ['shines'] * count}, {'frame': flash, 'place': place})
+    nouns = [SYMBOLS[s] for s in symbol[n, flash, place[n, flash]]]
+    feats = {'symbols': x.reshape(count, FRAMES, 3, 3, -1)}
+    return feats, {'noun': nouns, 'verb': ['shines'] * count}
 
 
 def both(rng, count, split):
     """The noun as in moment, and a verb as in order: it opens if the first of two more signs comes
     before the second. A model that cannot tell one order of the frames from another, such as TS,
     can only guess the verb."""
-    items = moment(rng, count, split)
+    feats, words = moment(rng, count, split)
     sign = np.zeros((count, FRAMES, 3, 3, 2))
     when = np.sort(distinct(rng, count, FRAMES, 2), 1)
     closes = rng.integers(2, size=count)
-    for n in range(count):
-        place = tuple(rng.integers(3, size=2))
-        sign[n, when[n, 0], *place, closes[n]] = 1
-        sign[n, when[n, 1], *place, 1 - closes[n]] = 1
-    items.feats['symbols'] = np.concatenate([items.feats['symbols'], sign], 4)
-    items.words['verb'] = [VERBS[SIMPLE_VERBS + c] for c in closes]
-    return items
+    row, column = rng.integers(3, size=(count, 2)).T
+    sign[np.arange(count), when[:, 0], row, column, closes] = 1
+    sign[np.arange(count), when[:, 1], row, column, 1 - closes] = 1
+    verbs = [VERBS[SIMPLE_VERBS + c] for c in closes]
+    return {'symbols': np.concatenate([feats['symbols'], sign], 4)}, words | {'verb': verbs}
 
 
 # --------------------------------------------------------------------------------------- VRE: key
@@ -149,7 +135,7 @@ def key(rng, count, split):
              'sound': BRIGHT * one_hot(symbols[rows, frame], size)[:, None],
              'key': one_hot(frame, size)[:, :, None]}
     nouns = [THINGS[s] for s in symbols[rows, frame + 1]]
-    return Items(feats, {'noun': nouns, 'verb': ['follows'] * count}, {'frame': frame})
+    return feats, {'noun': nouns, 'verb': ['follows'] * count}
 
 
 # ------------------------------------------------------------------------------ ASTAR: layer
@@ -173,9 +159,9 @@ def layer(rng, count, split):
         x[np.arange(count), 0, row // cell, column // cell, symbols[name]] = 1
         feats[name] = x
     feats['c3d_fc7'] = np.zeros((count, 1, 4))
-    nouns = [SYMBOLS[k] for k in symbols['c3d_pool2']]
-    verbs = [VERBS[k] for k in symbols['c3d_pool5']]
-    return Items(feats, {'article': ['a'] * count, 'noun': nouns, 'verb': verbs})
+    nouns = [SYMBOLS[s] for s in symbols['c3d_pool2']]
+    verbs = [VERBS[s] for s in symbols['c3d_pool5']]
+    return feats, {'article': ['a'] * count, 'noun': nouns, 'verb': verbs}
 
 
 PUZZLES = {'place': place, 'order': order, 'moment': moment, 'both': both, 'key': key,
@@ -186,42 +172,43 @@ NAMES = [f'puzzle-{name}' for name in PUZZLES]
 # ------------------------------------------------------------------------------ as a dataset
 
 def make(name, split, seed=0):
-    """-> Items of one split. The same seed gives the same items."""
+    """-> feats and words of one split. The same seed gives the same items."""
     number = list(SIZES).index(split)
     rng = np.random.default_rng([seed, number, *map(ord, name)])
-    items = PUZZLES[name.removeprefix('puzzle-')](rng, SIZES[split], split)
-    for kind, x in items.feats.items():
+    feats, words = PUZZLES[name.removeprefix('puzzle-')](rng, SIZES[split], split)
+    for kind, x in feats.items():
         noisy = x + NOISE * rng.standard_normal(x.shape)
-        items.feats[kind] = noisy.astype(np.float32)
-    return items
+        feats[kind] = noisy.astype(np.float32)
+    return feats, words
 
 
-class Table:
-    """Like data.Features, but in memory: table[id] -> float32 (F, ...)"""
-    path = 'the puzzle'
+class Computed:
+    """Like data.Features, but features[id], float32 (F, ...), comes from a function of the id"""
     info = {}
 
-    def __init__(self, ids, values):
-        self.rows = dict(zip(ids, values, strict=True))
+    def __init__(self, path, compute):
+        self.path = path
+        self.compute = compute
 
     def __getitem__(self, id):
-        return self.rows[id]
+        return self.compute(id).astype(np.float32, copy=False)
 
     def check(self, ids):
         """-> shape of one frame's feature, number of frames"""
-        frames, *shape = self.rows[ids[0]].shape
+        frames, *shape = self[ids[0]].shape
         return shape, frames
 
 
 def read(name, split, seed):
     """-> one split of a puzzle, with all its features"""
-    items = make(name, split, seed)
-    ids = [f'{split}{i:05d}' for i in range(SIZES[split])]
+    feats, words = make(name, split, seed)
     corpus = data.Corpus(name, split)
-    for id, *words in zip(ids, *items.words.values(), strict=True):
-        corpus.captions[id] = [' '.join(words)]
-        corpus.answers[id] = dict(zip(items.words, words))
-    corpus.features = {kind: Table(ids, values) for kind, values in items.feats.items()}
+    for i, said in enumerate(zip(*words.values(), strict=True)):
+        corpus.captions[f'{split}{i:05d}'] = [' '.join(said)]
+        corpus.answers[f'{split}{i:05d}'] = dict(zip(words, said))
+    for kind, values in feats.items():
+        rows = dict(zip(corpus.ids, values, strict=True))
+        corpus.features[kind] = Computed('the puzzle', rows.__getitem__)
     return corpus
 
 
@@ -229,13 +216,9 @@ def score(captions, answers):
     """captions {id: str}, answers {id: {slot: word}} -> {'slots': share of the words that are
     right, slot: the same for each slot}. A slot that has the same word in all items is not asked
     for, and does not count."""
-    right = {}
-    for id, words in answers.items():
-        said = captions[id].split()
-        for i, (slot, word) in enumerate(words.items()):
-            right.setdefault(slot, []).append(said[i:i + 1] == [word])
     asked = {}
-    for slot, values in right.items():
+    for i, slot in enumerate(next(iter(answers.values()))):
+        right = [captions[id].split()[i:i + 1] == [words[slot]] for id, words in answers.items()]
         if len({words[slot] for words in answers.values()}) > 1:
-            asked[slot] = sum(values) / len(values)
+            asked[slot] = sum(right) / len(right)
     return {'slots': sum(asked.values()) / len(asked), **asked}

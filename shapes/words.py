@@ -202,8 +202,10 @@ def blind_baseline(train, test):
     200 training clips, and its slot accuracy on the test clips. A captioner reaches that without
     seeing the video."""
     few = dict(itertools.islice(train.truth.items(), 200))
-    accuracy = {}
-    for caption in sorted({train.captions[id][0] for id in few}):
-        accuracy[caption] = slot_accuracy(dict.fromkeys(few, caption), few)
-    best = max(accuracy, key=accuracy.get)
-    return best, slot_accuracy(dict.fromkeys(test.truth, best), test.truth)
+
+    def accuracy(caption, truth):
+        return slot_accuracy(dict.fromkeys(truth, caption), truth)
+
+    candidates = sorted({train.captions[id][0] for id in few})
+    best = max(candidates, key=lambda caption: accuracy(caption, few))
+    return best, accuracy(best, test.truth)

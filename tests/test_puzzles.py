@@ -13,25 +13,22 @@ SMALL = dict(features=('symbols',), visual=8, embed=4, attn=8, hidden=8, dropout
 
 
 def test_the_same_seed_gives_the_same_items_and_splits_differ():
-    first = puzzles.make('puzzle-order', 'train', 3)
-    again = puzzles.make('puzzle-order', 'train', 3)
-    other = puzzles.make('puzzle-order', 'train', 4)
-    assert np.array_equal(first.feats['symbols'], again.feats['symbols'])
-    assert first.words == again.words
-    assert first.words != other.words
-    assert first.words['verb'][:300] != puzzles.make('puzzle-order', 'val', 3).words['verb']
+    (x, words), (same, again), (_, other), (_, val) = (
+        puzzles.make('puzzle-order', *which)
+        for which in (('train', 3), ('train', 3), ('train', 4), ('val', 3)))
+    assert np.array_equal(x['symbols'], same['symbols']) and words == again
+    assert words != other and words['verb'][:300] != val['verb']
 
 
 def test_place_is_told_by_the_marked_place_and_not_by_the_mean():
-    items = puzzles.make('puzzle-place', 'train')
-    x = items.feats['symbols']                                  # (N, 4, 5, 5, 7)
-    nouns = np.array(items.words['noun'])
+    feats, words = puzzles.make('puzzle-place', 'train')
+    x = feats['symbols']                                        # (N, 4, 5, 5, 7)
+    nouns = np.array(words['noun'])
     names = np.array(puzzles.SYMBOLS)
     assert np.abs(x - x[:, :1]).max() < 0.6                     # the frames differ by noise alone
     places = x.mean(1).reshape(len(x), 25, 7)
     assert ((places[..., 6] > 0.5).sum(1) == 1).all()           # one mark
     marked = places[..., 6].argmax(1)
-    assert np.array_equal(marked, items.truth['place'])
     assert np.array_equal(names[places[np.arange(len(x)), marked, :6].argmax(1)], nouns)
     # The best guess from the mean is the most frequent symbol.
     guesses = names[places[..., :6].mean(1).argmax(1)]
@@ -40,9 +37,9 @@ def test_place_is_told_by_the_marked_place_and_not_by_the_mean():
 
 @pytest.mark.parametrize('split', puzzles.SIZES)
 def test_order_is_told_by_which_symbol_comes_first_and_by_nothing_else(split):
-    items = puzzles.make('puzzle-order', split)
-    x = items.feats['symbols'].max((2, 3))                      # (N, F, 10)
-    for shown, verb in zip(x > 0.5, items.words['verb']):
+    feats, words = puzzles.make('puzzle-order', split)
+    x = feats['symbols'].max((2, 3))                            # (N, F, 10)
+    for shown, verb in zip(x > 0.5, words['verb']):
         frame, symbol = np.nonzero(shown)                       # in the order of time
         if verb in puzzles.VERBS[:8]:
             assert split == 'train'
@@ -55,14 +52,12 @@ def test_order_is_told_by_which_symbol_comes_first_and_by_nothing_else(split):
 @pytest.mark.parametrize('split', puzzles.SIZES)
 @pytest.mark.parametrize('name', ['puzzle-moment', 'puzzle-both'])
 def test_the_noun_is_the_spotlit_symbol_of_the_flash_and_a_mean_over_time_hides_it(name, split):
-    items = puzzles.make(name, split)
-    x = items.feats['symbols'].reshape(puzzles.SIZES[split], 8, 9, -1)
+    feats, words = puzzles.make(name, split)
+    x = feats['symbols'].reshape(puzzles.SIZES[split], 8, 9, -1)
     spotlight = x[..., 6].argmax(2)                             # (N, F), a place
-    for i, noun in enumerate(items.words['noun']):
+    for i, noun in enumerate(words['noun']):
         frame = x[i, :, :, 7].min(1).argmax()                   # the flash is on all its places
-        place = spotlight[i, frame]
-        assert puzzles.SYMBOLS[x[i, frame, place, :6].argmax()] == noun
-        assert [frame, place] == [items.truth['frame'][i], items.truth['place'][i]]
+        assert puzzles.SYMBOLS[x[i, frame, spotlight[i, frame], :6].argmax()] == noun
     assert np.all((x[..., :6] > 0.5).sum(3) == 1)               # one symbol at every place
     assert np.all((x[..., 7] > 0.5).sum((1, 2)) == 9)
     # The keys of ST: in the mean over time all places flash alike, and the eight places of the
@@ -75,13 +70,13 @@ def test_the_noun_is_the_spotlit_symbol_of_the_flash_and_a_mean_over_time_hides_
 @pytest.mark.parametrize('name', ['puzzle-order', 'puzzle-both'])
 def test_opens_and_closes_have_the_same_frames_in_another_order_which_ts_and_means_ignore(name):
     """If the frames of the two signs change places, the other verb is right."""
-    items = puzzles.make(name, 'test')
-    x = items.feats['symbols']
+    feats, words = puzzles.make(name, 'test')
+    x = feats['symbols']
     shown = x[..., -2:].max((2, 3)) > 0.5                       # (N, F, 2)
     assert np.all(shown.sum(1) == 1)                            # each sign in one frame
     frame = shown.argmax(1)                                     # (N, 2), of each sign
     verbs = {True: 'opens', False: 'closes'}
-    assert items.words['verb'] == [verbs[a < b] for a, b in frame]
+    assert words['verb'] == [verbs[a < b] for a, b in frame]
     assert np.all(frame[:, 0] != frame[:, 1])
     swapped = x.copy()
     n = np.arange(len(x))[:, None]
@@ -113,13 +108,13 @@ def symbols_of(x):
 
 @pytest.mark.parametrize('split', puzzles.SIZES)
 def test_layer_shows_the_noun_in_the_lowest_map_and_the_verb_in_the_highest(split):
-    items = puzzles.make('puzzle-layer', split)
-    maps = [items.feats[f'c3d_pool{k}'] for k in (2, 3, 4, 5)]
+    feats, words = puzzles.make('puzzle-layer', split)
+    maps = [feats[f'c3d_pool{k}'] for k in (2, 3, 4, 5)]
     assert [x.shape[1:] for x in maps] == [(1, side, side, 4) for side in (28, 14, 7, 4)]
     low, third, fourth, high = map(symbols_of, maps)
-    assert items.words['noun'] == [puzzles.SYMBOLS[k] for k in low[:, 2]]
-    assert items.words['verb'] == [puzzles.VERBS[k] for k in high[:, 2]]
-    assert abs(items.feats['c3d_fc7']).max() < 0.5
+    assert words['noun'] == [puzzles.SYMBOLS[k] for k in low[:, 2]]
+    assert words['verb'] == [puzzles.VERBS[k] for k in high[:, 2]]
+    assert abs(feats['c3d_fc7']).max() < 0.5
     for found, cells in ((third, 2), (fourth, 4), (high, 8)):       # the same place in every map
         assert np.array_equal(found[:, :2], low[:, :2] // cells)
     # The symbols of different maps are independent: each pair occurs in a sixteenth of the items.
@@ -130,16 +125,15 @@ def test_layer_shows_the_noun_in_the_lowest_map_and_the_verb_in_the_highest(spli
 
 @pytest.mark.parametrize('split', puzzles.SIZES)
 def test_key_asks_for_the_symbol_after_the_one_that_the_sound_names(split):
-    items = puzzles.make('puzzle-key', split)
-    symbols = items.feats['symbols'].argmax(2)                  # (N, F)
-    named = items.feats['sound'][:, 0].argmax(1)
+    feats, words = puzzles.make('puzzle-key', split)
+    symbols = feats['symbols'].argmax(2)                        # (N, F)
+    named = feats['sound'][:, 0].argmax(1)
     frames = []
-    for order, name, noun in zip(symbols.tolist(), named, items.words['noun']):
+    for order, name, noun in zip(symbols.tolist(), named, words['noun']):
         assert sorted(order) == list(range(8))
         frames.append(order.index(name))
         assert puzzles.THINGS[order[frames[-1] + 1]] == noun
-    assert frames == items.truth['frame'].tolist()
-    assert frames == items.feats['key'][:, :, 0].argmax(1).tolist()
+    assert frames == feats['key'][:, :, 0].argmax(1).tolist()
     shares = np.bincount(frames, minlength=8) / len(frames)
     assert shares[7] == 0 and shares[:7].min() > 0.05
     assert shares[4] == pytest.approx(4 / 7 if split == 'train' else 1 / 7, abs=0.06)
