@@ -26,7 +26,8 @@ def make_run(folder, slots):
            {'epoch': 2, 'stage': 'a', 'loss': 1.0, 'seconds': 20.0}, head,
            {'epoch': 1, 'stage': 'b', 'loss': 0.5, 'seconds': 7.0}]
     (folder / 'log.jsonl').write_text('\n'.join(map(json.dumps, log)))
-    captions = {'split': 'test', 'beam': 2, 'videos': {'v': {}}, 'scores': {'slots': slots}}
+    captions = {'split': 'test', 'beam': 2, 'length_penalty': 0.0, 'videos': {'v': {}},
+                'scores': {'slots': slots}}
     (folder / 'captions.json').write_text(json.dumps(captions))
 
 
@@ -178,16 +179,21 @@ def test_the_tables_in_the_documents_are_those_of_the_logs(page):
 
 
 def test_the_course_names_the_lines_of_functions_and_methods():
+    rows = {row[0]: row[1] for row in course.reading(3)}
     for part, name in ((stats.rank_loss, 'rank_loss'), (stats.Visual.forward, 'Visual.forward')):
         lines, first = inspect.getsourcelines(part)
-        assert course.line_numbers('stats.py', name) == (first, first + len(lines) - 1)
+        last = first + len(lines) - 1
+        assert rows[f'[`{name}`](../stats.py#L{first}-L{last}) in stats.py'] == f'{first} to {last}'
 
 
 def test_the_course_shows_command_time_and_scores_of_a_run():
     log = {'command': 'python train.py --x 1 --seed 2', 'seed': 2, 'seconds': 61.7,
-           'scores': {'slots': 0.5}}
-    rows = course.expected(1, lambda table, name: [log], results.mean_and_range)
-    assert rows[1] == ['`python train.py --x 1`', '62 to 62', 'slots 0.50']
+           'scores': {'slots': 0.5, 'verb': 0.5}}
+    rows = course.expected(1, lambda table, name: [log], str)
+    assert rows[1] == ['`python train.py --x 1`', '62 to 62', "[('slots', 'order-mean', 'slots')]"]
+    log['scores']['noun'] = 0.5                         # a puzzle that asks for two words
+    rows = course.expected(1, lambda table, name: [log], str)
+    assert rows[1][2] == "[('noun', 'order-mean', 'noun'), ('verb', 'order-mean', 'verb')]"
 
 
 # ------------------------------------------------------- runs that come with the project

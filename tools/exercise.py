@@ -33,7 +33,7 @@ from data import BadInput
 from tools import papers, runs
 from tools.errata import ERRATA
 from tools.grader import ROOT, shown
-from tools.labs import EXERCISES
+from tools.labs import EXERCISES, definition
 
 WORK = ROOT / 'work'
 MARK = ROOT / 'HANDOUT.md'              # exists in copies without solutions
@@ -42,23 +42,8 @@ LEFT_OUT = ('tests/test_exercise.py',)  # of a handout: it tests the solutions
 NOT_OURS = {'.git', '__pycache__', '.pytest_cache', 'work', 'data'}     # if there is no git
 
 
-def find(name):
-    if name not in EXERCISES:
-        raise BadInput(f'{name}: there is no such exercise; python -m tools.exercise list shows '
-                       f'their names: {", ".join(EXERCISES)}')
-    return EXERCISES[name]
-
-
 def read(path):
     return path.read_text(encoding='utf-8')
-
-
-def definition(source, place):
-    """source code, 'file.Class.method' -> the node of that function"""
-    node = ast.parse(source)
-    for part in place.split('.')[1:]:
-        node, = [child for child in node.body if getattr(child, 'name', None) == part]
-    return node
 
 
 def emptied(source, name):
@@ -88,36 +73,19 @@ def students_file(exercise):
     return (ROOT if MARK.exists() else WORK) / exercise.file
 
 
-def functions(source, file):
-    """source code -> {file.function or file.Class.method: its text}"""
-    found = {}
-    lines = source.split('\n')
-    for node in ast.parse(source).body:
-        for child in [node, *getattr(node, 'body', ())]:
-            if isinstance(child, ast.FunctionDef):
-                names = dict.fromkeys((file.removesuffix('.py'), node.name, child.name))
-                found['.'.join(names)] = '\n'.join(lines[child.lineno - 1:child.end_lineno])
-    return found
-
-
-def printed_functions(source, name):
-    """our source code -> [(place, text)] of the functions that the paper prints with an error"""
-    file = EXERCISES[name].file
-    ours = functions(source, file)
-    printed = functions(as_printed(source, name), file)
-    return [(place, text) for place, text in printed.items() if text != ours[place]]
+def text_of(source, place):
+    """source code -> the lines of one function"""
+    node = definition(source, place)
+    return '\n'.join(source.split('\n')[node.lineno - 1:node.end_lineno])
 
 
 def as_printed(source, name):
     """source code -> the same with the paper's error"""
     if MARK.exists():                                   # tools/errata.py has whole functions there
         for place, text in ERRATA[name]:
-            node = definition(source, place)
-            lines = source.split('\n')
-            lines[node.lineno - 1:node.end_lineno] = text.split('\n')
-            source = '\n'.join(lines)
+            source = source.replace(text_of(source, place), text)
         return source
-    for ours, printed in ERRATA[name]:
+    for _, ours, printed in ERRATA[name]:
         assert source.count(ours) == 1, f'tools/errata.py, {name}: not found exactly once: {ours}'
         before, after = source.split(ours)
         lines = before.split('\n')                      # the last one is empty
@@ -135,8 +103,8 @@ def show_list():
               f'{one.minutes:>7}{mark}')
 
 
-def start(name, printed=False, again=False):
-    exercise = find(name)
+def start(name, printed, again):
+    exercise = EXERCISES[name]
     path = students_file(exercise)
     if MARK.exists() and not printed:
         raise BadInput(f'this copy has no solutions and needs no start: fill in {exercise.place} '
@@ -165,14 +133,13 @@ def start(name, printed=False, again=False):
               f'python -m tools.exercise check {name}')
 
 
-def test_ids(name):
-    exercise = EXERCISES[name]
+def test_ids(exercise):
     return [f'tests/test_{exercise.file}::test_{test}' for test in exercise.tests]
 
 
 def check(name):
     """-> exit code: 0 if all tests pass, otherwise 1"""
-    exercise = find(name)
+    exercise = EXERCISES[name]
     path = students_file(exercise)
     if not path.exists():
         raise BadInput(f'there is no {shown(path)} to check: run python -m tools.exercise start '
@@ -180,7 +147,7 @@ def check(name):
     print(f'{name}: {exercise.place} in {shown(path)}', flush=True)
     command = [sys.executable, '-m', 'pytest', '-p', 'tools.grader', '-p', 'no:cacheprovider']
     try:
-        result = subprocess.run([*command, *test_ids(name)], cwd=ROOT, timeout=SECONDS,
+        result = subprocess.run([*command, *test_ids(exercise)], cwd=ROOT, timeout=SECONDS,
                                 env={**os.environ, 'EXERCISE_FILE': str(path)})
     except subprocess.TimeoutExpired:
         print(f'stopped after {SECONDS} seconds: does a loop in {shown(path)} never end?')
@@ -189,14 +156,13 @@ def check(name):
 
 
 def solution(name):
-    exercise = find(name)
     if MARK.exists():
         raise BadInput(f'this copy has no solutions; {shown(MARK)} says what it is')
-    source = read(ROOT / exercise.file)
-    path = WORK / exercise.file
-    yours = read(path) if path.exists() else emptied(source, name)
+    file = EXERCISES[name].file
+    source = read(ROOT / file)
+    yours = read(WORK / file) if (WORK / file).exists() else emptied(source, name)
     sys.stdout.writelines(difflib.unified_diff(
-        yours.splitlines(True), source.splitlines(True), f'work/{exercise.file}', exercise.file))
+        yours.splitlines(True), source.splitlines(True), f'work/{file}', file))
 
 
 def our_files():
@@ -223,9 +189,10 @@ def handout(folder):
         path = folder / exercise.file
         path.write_text(emptied(read(path), name), encoding='utf-8')
     errata = '# What the papers print where they are wrong\nERRATA = {\n'
-    for name in ERRATA:
-        found = printed_functions(read(ROOT / EXERCISES[name].file), name)
-        parts = [f"({place!r}, r'''{text}''')" for place, text in found]
+    for name, changes in ERRATA.items():
+        source = as_printed(read(ROOT / EXERCISES[name].file), name)
+        parts = [f"({place!r}, r'''{text_of(source, place)}''')"
+                 for place in dict.fromkeys(place for place, *_ in changes)]
         errata += f'{name!r}: [{", ".join(parts)}],\n'
     (folder / 'tools' / 'errata.py').write_text(errata + '}\n', encoding='utf-8')
     (folder / MARK.name).write_text(HANDOUT, encoding='utf-8')
@@ -254,27 +221,28 @@ tests. Keep this file: it tells `check` that your functions are in the files the
 
 
 def main(argv):
-    parser = argparse.ArgumentParser(prog='python -m tools.exercise', description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest='command', required=True, metavar='COMMAND')
-    commands.add_parser('list', help='show the exercises')
-    begin = commands.add_parser('start', help='write work/FILE.py with one function empty')
-    begin.add_argument('--as-printed', action='store_true', help='with the error of the paper')
-    begin.add_argument('--again', action='store_true', help='start over; keeps the old file')
-    others = (commands.add_parser('check', help='run the tests of the function'),
-              commands.add_parser('solution', help='show the difference from our file'))
-    for command in (begin, *others):
-        command.add_argument('name', metavar='NAME', help='an exercise')
-    copy = commands.add_parser('handout', help='copy the repository without solutions')
-    copy.add_argument('folder', metavar='FOLDER', help='a new folder')
-    args = parser.parse_args(argv)
-    if args.command == 'list':
-        return show_list()
-    if args.command == 'start':
-        return start(args.name, args.as_printed, args.again)
-    if args.command == 'handout':
-        return handout(args.folder)
-    return check(args.name) if args.command == 'check' else solution(args.name)
+    parser = runs.Parser(prog='python -m tools.exercise', description=__doc__,
+                         formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True, metavar='COMMAND')
+    for name, function, text in (
+            ('list', show_list, 'show the exercises'),
+            ('start', start, 'write work/FILE.py with one function empty'),
+            ('check', check, 'run the tests of the function'),
+            ('solution', solution, 'show the difference from our file'),
+            ('handout', handout, 'copy the repository without solutions')):
+        command = commands.add_parser(name, help=text)
+        command.set_defaults(function=function)
+        add = command.add_argument
+        if name == 'start':
+            add('--as-printed', dest='printed', action='store_true', help='with the error of the '
+                'paper')
+            add('--again', action='store_true', help='start over; keeps the old file')
+        if name == 'handout':
+            add('folder', metavar='FOLDER', help='a new folder')
+        elif name != 'list':
+            add('name', metavar='NAME', choices=EXERCISES, help='an exercise')
+    args = vars(parser.parse_args(argv))
+    return args.pop('function')(**args)
 
 
 if __name__ == '__main__':

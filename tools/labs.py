@@ -3,6 +3,7 @@
 The order is one in which they can be solved one after another: the tests of each exercise need no
 function of a later one.
 """
+import ast
 from dataclasses import dataclass
 
 
@@ -19,6 +20,14 @@ class Exercise:
     @property
     def file(self):
         return f'{self.place.split(".")[0]}.py'
+
+
+def definition(source, place):
+    """source code, 'file.function', 'file.Class' or 'file.Class.method' -> its node"""
+    node = ast.parse(source)
+    for part in place.split('.')[1:]:
+        node, = [child for child in node.body if getattr(child, 'name', None) == part]
+    return node
 
 
 LOOP = 'loss_and_gradients_are_those_of_the_plain_loop'

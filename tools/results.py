@@ -15,13 +15,16 @@ there without a log. The weights of the runs of `shipped`, and of one run of `ms
 stored in shapes/runs/ and come with the project.
 """
 import argparse
+import itertools
 import json
 import os
 import platform
+import re
 import statistics
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -63,16 +66,13 @@ def record(folder, command):
     lines = (folder / 'log.jsonl').read_text().splitlines()
     head, *epochs = [json.loads(line) for line in lines]
     final = final_captions(folder)
-    kept = []
-    for epoch in epochs:
-        if 'epoch' in epoch:
-            kept.append(rounded(epoch))
+    kept = [rounded(epoch) for epoch in epochs if 'epoch' in epoch]
+    seconds = {epoch.get('stage'): epoch['seconds'] for epoch in kept}      # at the end of a stage
     return {'command': f'python train.py {command} --seed {head["seed"]}', 'seed': head['seed'],
             'git': head['git'], 'python': head['python'], 'torch': head['torch'],
             'machine': f'{platform.machine()}, {os.cpu_count()} cores', 'threads': head['threads'],
-            'seconds': sum(part[-1]['seconds'] for part in stages_of(kept)),
-            'split': final['split'], 'beam': final['beam'],
-            'length_penalty': final.get('length_penalty', 0.0), 'videos': len(final['videos']),
+            'seconds': sum(seconds.values()), 'split': final['split'], 'beam': final['beam'],
+            'length_penalty': final['length_penalty'], 'videos': len(final['videos']),
             'scores': rounded(final['scores']), 'epochs': kept}
 
 
@@ -87,14 +87,6 @@ def rounded(numbers):
     """{name: value} -> the same with six digits after the point"""
     return {name: round(value, 6) if isinstance(value, float) else value
             for name, value in numbers.items()}
-
-
-def stages_of(epochs):
-    """Epochs -> lists of epochs, one for each stage: the seconds start again in every stage"""
-    stages = {}
-    for epoch in epochs:
-        stages.setdefault(epoch.get('stage', ''), []).append(epoch)
-    return list(stages.values())
 
 
 # --------------------------------------------------------------------- more about a finished run
@@ -130,11 +122,8 @@ def measure(folder, root):
 
 def constant_caption(references, candidates=500):
     """id -> list of str -> of the most frequent captions, the one with the best mean CIDEr"""
-    count = {}
-    for several in references.values():
-        for caption in several:
-            count[caption] = count.get(caption, 0) + 1
-    frequent = sorted(count, key=count.get, reverse=True)[:candidates]
+    count = Counter(itertools.chain.from_iterable(references.values()))
+    frequent = [caption for caption, _ in count.most_common(candidates)]
     cider = evaluate.CiderD(references)
     ids = list(references)
     return max(frequent, key=lambda caption: cider.score(ids, [caption] * len(ids)).mean())
@@ -177,8 +166,9 @@ def summary(command, corpus, found):
 
 # ------------------------------------------------------------------------------------------- runs
 
-def missing(table, seeds):
+def missing(table, seeds=None):
     """-> [(row, seed)] of the runs that have no file yet. A row without training has one run."""
+    seeds = seeds or SPECS[table].get('seeds', 3)
     found = []
     for row, command in SPECS[table]['runs'].items():
         for seed in range(1 if command.startswith((CONSTANT, ENSEMBLE)) else seeds):
@@ -249,12 +239,11 @@ def make_runs(table, args):
     stops none of the others."""
     failed = []
     torch.set_num_threads(1)
-    ensembles = [row for row, flags in SPECS[table]['runs'].items() if flags.startswith(ENSEMBLE)]
-    todo = missing(table, seeds_of(table, args))
-    late = [(row, seed) for row, seed in todo if row in ensembles]
+    todo = missing(table, args.seeds)
+    late = [(row, seed) for row, seed in todo if SPECS[table]['runs'][row].startswith(ENSEMBLE)]
     with ThreadPoolExecutor(args.jobs) as pool:
         started = [pool.submit(make_run, table, row, seed, args.root)
-                   for row, seed in todo if row not in ensembles]
+                   for row, seed in todo if (row, seed) not in late]
         try:
             for run in tqdm(started, desc=table, unit=' runs'):
                 if run.exception():
@@ -268,22 +257,15 @@ def make_runs(table, args):
         raise BadInput('; '.join(failed))
 
 
-def seeds_of(table, args):
-    return args.seeds or SPECS[table].get('seeds', 3)
-
-
 # ----------------------------------------------------------------------------------------- tables
 
 def mean_and_range(values, digits=2):
     """-> text such as "0.98 (0.97 to 0.99)" """
     if not values:
         return ''
-    mean = f'{sum(values) / len(values):.{digits}f}'
-    low = f'{min(values):.{digits}f}'
-    high = f'{max(values):.{digits}f}'
-    if low == high:
-        return mean
-    return f'{mean} ({low} to {high})'
+    mean = sum(values) / len(values)
+    mean, low, high = [f'{value:.{digits}f}' for value in (mean, min(values), max(values))]
+    return mean if low == high else f'{mean} ({low} to {high})'
 
 
 def puzzle_cells(cells):
@@ -296,11 +278,9 @@ def puzzle_cells(cells):
 
 
 def puzzles_table():
-    rows = [['puzzle', 'the answer depends on', 'with the mechanism', 'without it']]
-    for row in SPECS['puzzles']['rows']:
-        rows.append([f'`{row["name"]}`', row['question'], puzzle_cells(row['with']),
-                     puzzle_cells(row['without'])])
-    return rows
+    rows = [[f'`{row["name"]}`', row['question'], puzzle_cells(row['with']),
+             puzzle_cells(row['without'])] for row in SPECS['puzzles']['rows']]
+    return [['puzzle', 'the answer depends on', 'with the mechanism', 'without it'], *rows]
 
 
 def runs_table(table):
@@ -324,6 +304,8 @@ def runs_table(table):
 
 def mean_table(folders):
     """Folders of runs that evaluate.py has scored -> their scores, and the mean of each"""
+    if not folders:
+        raise BadInput('mean: name the runs, such as runs/fold-1 runs/fold-2 runs/fold-3')
     found = []
     for folder in folders:
         path = Path(folder) / 'captions.json'
@@ -333,11 +315,11 @@ def mean_table(folders):
             raise BadInput(f'{path}: no scores there; make them: python evaluate.py '
                            f'{folder}') from None
     names = [name for name in found[0] if all(name in scores for scores in found)]
+    mean = {name: sum(scores[name] for scores in found) / len(found) for name in names}
     rows = [['run', *names]]
-    for folder, scores in zip(folders, found):
-        rows.append([str(folder), *(f'{scores[name]:.3f}' for name in names)])
-    means = [sum(scores[name] for scores in found) / len(found) for name in names]
-    return [*rows, ['mean', *(f'{mean:.3f}' for mean in means)]]
+    for label, scores in zip([*folders, 'mean'], [*found, mean]):
+        rows.append([label, *(f'{scores[name]:.3f}' for name in names)])
+    return rows
 
 
 TABLES = {table: partial(runs_table, table) for table in SPECS}
@@ -345,22 +327,21 @@ TABLES['puzzles'] = puzzles_table
 for lab in course.READ:
     TABLES[f'lab-{lab}-reading'] = partial(course.reading, lab)
     TABLES[f'lab-{lab}-exercises'] = partial(course.exercises, lab)
-    TABLES[f'lab-{lab}-runs'] = partial(course.expected, lab, read, mean_and_range)
+    TABLES[f'lab-{lab}-runs'] = partial(course.expected, lab, read, puzzle_cells)
 
 
 def fill(page):
     """The text of a page -> the same with every table made again. A table stands between the
     comments `<!-- table NAME -->` and `<!-- end of table -->`."""
-    for name, table in TABLES.items():
-        start = f'<!-- table {name} -->\n'
-        if start not in page:
-            continue
-        before, _, rest = page.partition(start)
-        _, end, after = rest.partition('<!-- end of table -->')
+    def made_again(found):
+        start, name, end = found.groups()
         if not end:
             raise BadInput(f'table {name}: its end mark is missing')
-        page = before + start + runs.markdown(table()) + '\n' + end + after
-    return page
+        choose('table', name, TABLES)
+        return f'{start}{runs.markdown(TABLES[name]())}\n{end}'
+
+    return re.sub(r'(<!-- table (\S+) -->\n).*?(<!-- end of table -->|\Z)', made_again, page,
+                  flags=re.S)
 
 
 def draw_training(path):
@@ -396,31 +377,28 @@ def main(argv):
     args = parser.parse_args(argv)
     if args.jobs < 1 or args.seeds is not None and args.seeds < 1:
         raise BadInput('--seeds and --jobs must be at least 1')
-    if not args.words:
-        for table in RUNNABLE:
-            todo = len(missing(table, seeds_of(table, args)))
-            there = len(list((RESULTS / table).glob('*.json')))
-            print(f'{table}: {there} of {there + todo} runs')
-        return
-    if args.words[0] == 'mean':
-        if len(args.words) == 1:
-            raise BadInput('mean: name the runs, such as runs/fold-1 runs/fold-2 runs/fold-3')
-        print(runs.markdown(mean_table(args.words[1:])))
-        return
-    *verb, table = args.words
-    if table == 'write':
-        for name in PAGES:
-            page = (TOP / name).read_text(encoding='utf-8')
-            (TOP / name).write_text(fill(page), encoding='utf-8')
-        draw_training(TOP / 'docs' / 'training.png')
-        return
-    choose('table', table, TABLES)
-    if verb not in ([], ['run']):
-        raise BadInput(f'{" ".join(verb)}: expected `run TABLE` or `TABLE`')
-    if verb:
-        choose('table', table, RUNNABLE)
-        make_runs(table, args)
-    print(runs.markdown(TABLES[table]()))
+    match args.words:
+        case []:
+            for table in RUNNABLE:
+                todo = len(missing(table, args.seeds))
+                there = len(list((RESULTS / table).glob('*.json')))
+                print(f'{table}: {there} of {there + todo} runs')
+        case ['mean', *folders]:
+            print(runs.markdown(mean_table(folders)))
+        case ['write']:
+            for name in PAGES:
+                page = (TOP / name).read_text(encoding='utf-8')
+                (TOP / name).write_text(fill(page), encoding='utf-8')
+            draw_training(TOP / 'docs' / 'training.png')
+        case [table]:
+            choose('table', table, TABLES)
+            print(runs.markdown(TABLES[table]()))
+        case ['run', table]:
+            choose('table', table, RUNNABLE)
+            make_runs(table, args)
+            print(runs.markdown(TABLES[table]()))
+        case _:
+            raise BadInput(f'{" ".join(args.words)}: expected `run TABLE` or `TABLE`')
 
 
 if __name__ == '__main__':
