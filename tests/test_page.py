@@ -20,7 +20,7 @@ import evaluate
 from data import BadInput, Corpus, Sizes, Vocabulary
 from shapes import words as shape_words
 from shapes import world
-from tools import datasets, figures, page, show
+from tools import datasets, figures, java, page, show
 
 CHROMIUM = shutil.which('chromium') or shutil.which('chromium-browser')
 DRIVER = shutil.which('chromedriver')
@@ -255,7 +255,7 @@ def test_runs_with_other_words_are_compared_without_frames(tmp_path, monkeypatch
     (folder / 'tiny.json').write_text(json.dumps({'ids': [f'vid{n}' for n in range(4)]}))
     whole = evaluate.score                              # without Java
     monkeypatch.setattr(evaluate, 'score', lambda *some: whole(*some[:2], quick=True))
-    monkeypatch.setattr(show.java, 'check_java', lambda: None)
+    monkeypatch.setattr(java, 'check_java', lambda: None)
     paths = []
     for name, words in (('one', 'a man runs'), ('two', 'a dog runs fast')):
         run = make_run('stats', feats={'tiny': [6]})

@@ -71,14 +71,13 @@ def docstring_html(text, known):
     """A docstring -> HTML: paragraphs, and everything with columns or drawings as it is"""
     parts = []
     for block in re.split(r'\n\s*\n', text.strip('\n')):
-        if re.search(r'[^.,\s] {2,}\S', block) or block.startswith(' '):
-            parts.append(f'<pre>{link(html.escape(block), known)}</pre>')
-            continue
-        for piece in re.split(r'((?:^ +\S.*\n?)+)', block, flags=re.M):     # indented: a formula
-            drawn = piece.startswith(' ')
-            if piece.strip():
-                parts.append(f'<pre>{link(html.escape(piece.rstrip()), known)}</pre>' if drawn
-                             else f'<p>{sentence(piece, known)}</p>')
+        table = re.search(r'[^.,\s] {2,}\S', block) or block.startswith(' ')
+        formulas = r'((?:^ +\S.*\n?)+)'                 # they are indented
+        for piece in [block] if table else re.split(formulas, block, flags=re.M):
+            if table or piece.startswith(' '):
+                parts.append(f'<pre>{link(html.escape(piece.rstrip()), known)}</pre>')
+            elif piece:
+                parts.append(f'<p>{sentence(piece, known)}</p>')
     return ''.join(parts)
 
 
@@ -110,12 +109,6 @@ def code_lines(source, shapes, known):
 
 
 # ------------------------------------------------------------------ rows and the page
-def first_line(node):
-    """A node of the syntax tree -> its first line, which may be that of a decorator"""
-    decorators = getattr(node, 'decorator_list', ())
-    return min([getattr(node, 'lineno', 1), *(one.lineno for one in decorators)])
-
-
 def read_prose(source, known):
     """-> {line: HTML of the docstring or comment that is about the code from there on}, and the
     lines of these docstrings and comments"""
@@ -125,10 +118,12 @@ def read_prose(source, known):
         if source.split('\n')[line - 1].lstrip().startswith('#'):
             prose[line] = comment_html(' '.join(texts), known)
             said.update(range(line, line + len(texts)))
-    for node in ast.walk(ast.parse(source)):
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
         documented = isinstance(node, (ast.Module, ast.FunctionDef, ast.ClassDef))
         if documented and ast.get_docstring(node):
-            prose[first_line(node)] = docstring_html(ast.get_docstring(node), known)
+            line = 1 if node is tree else trace.first_line(node)
+            prose[line] = docstring_html(ast.get_docstring(node), known)
             said.update(range(node.body[0].lineno, node.body[0].end_lineno + 1))
     return prose, said
 
@@ -143,21 +138,16 @@ def computed(source):
     return found
 
 
-def row_starts(source, prose, said):
-    """-> line numbers. A row begins where a passage of prose, a statement at the top level or an
-    equation begins; but what follows a comment or docstring stays with it."""
-    equations = computed(source)
-    starts = {*prose, *(first_line(node) for node in ast.parse(source).body)}
-    starts |= {line for line in equations if line - 1 not in equations}
-    return sorted(line for line in starts if line - 1 not in said)
-
-
 def rows_html(source, shapes, known):
-    """-> HTML of all rows. The code is complete, but prose that is on the left is hidden in it."""
+    """-> HTML of all rows. A row begins where a passage of prose, a statement at the top level or
+    an equation begins; but what follows a comment or docstring stays with it. The code is complete,
+    but prose that is on the left is hidden in it."""
     prose, said = read_prose(source, known)
     equations = computed(source)
     lines = code_lines(source, shapes, known)
-    starts = row_starts(source, prose, said)
+    starts = {*prose, *map(trace.first_line, ast.parse(source).body)}
+    starts |= {line for line in equations if line - 1 not in equations}
+    starts = sorted(line for line in starts if line - 1 not in said)
     parts = []
     for first, last in itertools.pairwise([*starts, len(lines) + 1]):
         left = ''

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import torch
 
 import data
 import decode
+import evaluate
 from data import BadInput
 from tools import encoders, figures, video
 from tools.runs import output
@@ -68,7 +68,6 @@ def find_infos(runs):
     return infos
 
 
-@torch.no_grad()
 def caption_file(path, runs_and_models, infos):
     """Print a caption for one video, and draw the attention of each model."""
     run, model = runs_and_models[0]
@@ -79,11 +78,8 @@ def caption_file(path, runs_and_models, infos):
     frames = frames_seen(path, run.cfg.features[0], infos[run.cfg.features[0]])
     corpus = data.Corpus('', '', {name: []})
     corpus.features = {kind: {name: value} for kind, value in found.items()}
-    batch = data.Batches(corpus).collate([(name, [])])
-    memory, state = model.encode(data.to(batch, run.device))
-    words, _ = decode.beam(model, memory, state, run.training.max_len, run.training.beam,
-                           length_penalty=run.training.length_penalty)
-    print(f'{path}: {run.vocabulary.decode(words[0].tolist())}')
+    said = evaluate.describe(run, model, corpus, run.training.beam)
+    print(f'{path}: {said[name]}')
     picture = output(run, name, '.png')
     print(f'picture     {figures.draw_video(runs_and_models, corpus, name, picture, frames)}')
 

@@ -112,11 +112,11 @@ def official_msvd(folder):
         rows = parse_lines(path, r'#.*|(\S+_\d+_\d+)\s*(.*)', 'YOUTUBEID_START_END caption')
         return path, [(clip, caption) for clip, caption in rows if clip]    # without the header
     except FileNotFoundError:
-        path = next(iter(sorted(folder.glob('*.csv'))), None)
+        path = min(folder.glob('*.csv'), default=None)
     columns = ('VideoID', 'Start', 'End', 'Language', 'Description')
-    rows = [row for _, row in (parse_csv(path, columns) if path else ())]
     return path, [(f'{row["VideoID"]}_{row["Start"]}_{row["End"]}', row['Description'])
-                  for row in rows if row['Language'] == 'English']
+                  for _, row in (parse_csv(path, columns) if path else ())
+                  if row['Language'] == 'English']
 
 
 def msvd_names(folder):
@@ -201,22 +201,20 @@ def read_folder(folder, split):
     for place, row in parse_csv(folder / 'captions.csv', ('file', 'caption')):
         file = row['file'].strip()
         video = Path(file).stem
-        caption = normalise(row['caption'])
         if not video or not row['caption'].strip():
             raise BadInput(f'{place}: the {"caption" if video else "file"} is empty')
+        part = {1: 'val', 2: 'test'}.get(len(parts) % 10, 'train')
         if 'split' in row:
             part = row['split'].strip()
         elif video in parts:
             part = parts[video][1]
-        else:
-            part = {1: 'val', 2: 'test'}.get(len(parts) % 10, 'train')
         if part not in PARTS:
             raise BadInput(f'{place}: the split must be train, val or test, not {part!r}')
         if parts.setdefault(video, (file, part)) != (file, part):
             raise BadInput(f'{place}: {video!r} was {parts[video][0]} in {parts[video][1]} before, '
                            f'but here it is {file} in {part}')
         if part == split:
-            captions.setdefault(video, []).append(caption)
+            captions.setdefault(video, []).append(normalise(row['caption']))
     return Corpus('folder', split, captions)
 
 
@@ -243,10 +241,12 @@ def read_ucf11(folder, split):
     return Corpus('ucf11', split, labels=labels, classes=classes)
 
 
-def action_lists(folder, ending, marks, shown):
+def action_lists(folder, split, ending, marks, shown):
     """Read one list per action, <action><ending>. A line is `clip mark`; marks: the possible marks,
     as 'a|b|...'. The mark `shown` means that the clip shows the action. The mark -1 means that it
-    belongs to the split but does not show the action. -> {clip: class numbers}, class names"""
+    belongs to the list but does not show the action. Of the clips in lists for training, every
+    tenth is used for validation.
+    -> {clip: class numbers} of this split, class names"""
     paths = [path for path in sorted(folder.rglob(f'*{ending}'))
              if not text(path).startswith('scene')]     # Hollywood2 also has lists of scenes
     if not paths:
@@ -258,21 +258,17 @@ def action_lists(folder, ending, marks, shown):
                 several = labels.setdefault(clip.removesuffix('.avi'), [])
                 if mark == shown:
                     several.append(number)
-    return labels, [path.name.removesuffix(ending) for path in paths]
-
-
-def hold_back(labels, split):
-    """-> the clips of this split. Every tenth training clip is used for validation."""
-    return {clip: numbers for i, (clip, numbers) in enumerate(labels.items())
-            if split == 'test' or (i % 10 == 9) == (split == 'val')}
+    chosen = {clip: numbers for i, (clip, numbers) in enumerate(labels.items())
+              if split == 'test' or (i % 10 == 9) == (split == 'val')}
+    return chosen, [path.name.removesuffix(ending) for path in paths]
 
 
 def read_hmdb51(folder, split, fold=1):
     """<action>_test_split<fold>.txt with lines `file.avi 1` for training, 2 for test, 0 for
     neither."""
     shown = '2' if split == 'test' else '1'
-    labels, classes = action_lists(folder, f'_test_split{fold}.txt', '0|1|2', shown)
-    return Corpus('hmdb51', split, labels=hold_back(labels, split), classes=classes)
+    labels, classes = action_lists(folder, split, f'_test_split{fold}.txt', '0|1|2', shown)
+    return Corpus('hmdb51', split, labels=labels, classes=classes)
 
 
 def read_weizmann(folder, split, fold=1):
@@ -293,8 +289,8 @@ def read_hollywood2(folder, split):
     """ClipSets/<Action>_{train,test}.txt with lines `clip 1` or `clip -1`. A clip may show several
     actions."""
     part = 'test' if split == 'test' else 'train'
-    labels, classes = action_lists(folder / 'ClipSets', f'_{part}.txt', '1|-1', '1')
-    return Corpus('hollywood2', split, labels=hold_back(labels, split), classes=classes)
+    labels, classes = action_lists(folder / 'ClipSets', split, f'_{part}.txt', '1|-1', '1')
+    return Corpus('hollywood2', split, labels=labels, classes=classes)
 
 
 # ----------------------------------------------------------------------------- a dataset by name
@@ -306,14 +302,14 @@ NAMES = [*sorted(READERS), *puzzles.NAMES]
 LABELS_ONLY = ('ucf11', 'hmdb51', 'hollywood2', 'weizmann')     # no captions
 FOLDS = {'hmdb51': 3, 'weizmann': 9}                    # datasets with several splits
 
-# Numbers of training, validation and test videos in the papers, after our own hold_back().
+# Numbers of training, validation and test videos in the papers, with the clips that we hold back.
 EXPECTED = {'msvd': (1200, 100, 670), 'msrvtt': (6513, 497, 2990),
             'msrvtt-astar': (5513, 497, 1000), 'msrvtt-vre': (6512, 498, 2990),
             'mvad': (36920, 4950, 4717), 'hmdb51': (3213, 357, 1530),
             'hollywood2': (741, 82, 884), 'weizmann': (70, 10, 10)}
 
-
-CAPTIONED = ('msvd', 'msrvtt', 'mvad', 'folder')        # captions of videos that users bring
+SCHEMES = {'msrvtt': ('official', 'astar', 'vre', 'hash'),      # captions of videos that users bring
+           **dict.fromkeys(('msvd', 'mvad', 'folder'), ('official', 'hash'))}
 ON_DEMAND = {'video': shapes.Videos, 'key': shapes.Keys}        # features of shapes without a file
 PICKLED = """a pickle can run any program when it is opened, so it is not read. If you trust its \
 source and it holds {{id: array}}, convert it: mkdir {to}; python -c "import pickle, numpy; \
@@ -323,9 +319,7 @@ FEWEST = 20                                             # videos of a split with
 
 def schemes(name):
     """-> the ways to split this dataset"""
-    if name == 'msrvtt':
-        return ('official', 'astar', 'vre', 'hash')
-    return ('official', 'hash') if name in CAPTIONED else ('official',)
+    return SCHEMES.get(name, ('official',))
 
 
 def drop_wordless(corpus):
@@ -377,14 +371,12 @@ class Dataset:
         if self.name == 'shapes':                       # it is rendered on first use
             return shapes.prepare(self.root, self.limit, kinds, split)
         folder = Path(self.root) / self.name
-        if not os.path.isdir(folder):
+        if not os.path.isdir(folder) and self.name not in puzzles.NAMES:
             raise BadInput(f'{folder}: there is no such folder; --root must contain {self.name}/')
         return folder
 
     def split(self, split, kinds=()):
         """-> Corpus with its captions or labels, and these kinds of features"""
-        if self.name in puzzles.NAMES:
-            return self.puzzle(split, kinds)
         folder = self.folder(kinds, split)
         try:
             corpus = self.read(folder, split)
@@ -395,7 +387,7 @@ class Dataset:
         drop_wordless(corpus)
         if not corpus.ids:
             raise BadInput(f'{self.name}: the {split} split in {folder} is empty{self.advice()}')
-        corpus.features = {kind: self.open_features(folder, kind) for kind in kinds}
+        corpus.features = {kind: self.open_features(corpus, folder, kind) for kind in kinds}
         if self.partial:
             self.keep_partial(corpus)
         corpus.keep(corpus.ids[:self.limit])
@@ -408,7 +400,9 @@ class Dataset:
         return '; --split-scheme hash divides the videos that you have into train, val and test'
 
     def read(self, folder, split):
-        """-> Corpus without features"""
+        """-> Corpus without features, except for a puzzle"""
+        if self.name in puzzles.NAMES:
+            return puzzles.read(self.name, split, self.seed)
         if self.scheme == 'hash':
             return read_by_hash(self.name, folder, split)
         options = {'msrvtt': {'scheme': self.scheme},
@@ -426,17 +420,11 @@ class Dataset:
                            f'fewer than {FEWEST}; extract more{self.advice()}')
         corpus.notes.append(found)
 
-    def puzzle(self, split, kinds):
-        """-> Corpus of a puzzle with these kinds of features"""
-        corpus = puzzles.read(self.name, split, self.seed)
-        for kind in kinds:
-            data.choose('--features', kind, corpus.features)
-        corpus.features = {kind: corpus.features[kind] for kind in kinds}
-        corpus.keep(corpus.ids[:self.limit])
-        return corpus
-
-    def open_features(self, folder, kind):
+    def open_features(self, corpus, folder, kind):
         """-> Features of that name. If there are none, the error says how to make them."""
+        if corpus.features:                             # a puzzle comes with its features
+            data.choose('--features', kind, corpus.features)
+            return corpus.features[kind]
         if self.name == 'shapes' and kind in ON_DEMAND:
             return ON_DEMAND[kind]()
         place = folder / 'features'

@@ -108,12 +108,10 @@ def look_at(run, model, corpus, video, caption=None):
     aux = {name: value[0].float().cpu() for name, value in aux.items()}         # (T, ...)
     view = run.paper.VIEW
     look = Look(caption, [*caption.split()[:len(tokens) - 1], '<eos>'], *attention(run, aux))
-    numbers = [torch.empty(len(tokens), 0)]
-    for name, labels in view['bars'].items():
-        if name in aux:
-            look.labels += tuple(labels)
-            numbers.append(aux[name].reshape(len(tokens), -1))
-    look.numbers = torch.cat(numbers, 1).numpy()
+    bars = [name for name in view['bars'] if name in aux]
+    look.labels = [label for name in bars for label in view['bars'][name]]
+    numbers = [aux[name].reshape(len(tokens), -1) for name in bars]
+    look.numbers = torch.cat([torch.empty(len(tokens), 0), *numbers], 1).numpy()
     if view.get('key') in aux:
         look.key = int(aux[view['key']][0].argmax())        # the same at every word, like focus
     if view.get('focus') in aux:
@@ -165,9 +163,8 @@ class Tile:
         """-> heights of the five rows"""
         found = [52 if self.bars else 0]
         for row in (self.pictures, self.small):
-            each = self.width(side) / max(len(row), 1)
             shapes = [picture.shape for picture in row.values()]
-            found.append(max((each * y / x for y, x, _ in shapes), default=0))
+            found.append(max((self.width(side) / len(row) * y / x for y, x, _ in shapes), default=0))
         strip = 10 if self.pictures else 40
         return [*found, 0 if self.when is None else strip, LINE if self.label else 0]
 
@@ -297,11 +294,10 @@ def light_up(frames, steps, light):
         return {}
     if frames is None:
         frames = np.full((len(light), 96, 96, 3), 255, np.uint8)
-    size = frames.shape[1:3]
     smooth = torch.tensor(light[steps], dtype=torch.float)[:, None]
-    smooth = torch.nn.functional.interpolate(smooth, size, mode='bilinear')[:, 0, ..., None]
+    smooth = torch.nn.functional.interpolate(smooth, frames.shape[1:3], mode='bilinear')
     pictures = {}
-    for step, bright in zip(steps, smooth.numpy()):
+    for step, bright in zip(steps, smooth[:, 0, ..., None].numpy()):
         number = frame_number(step, len(light), frames)
         pictures[str(number)] = (frames[number - 1] * (0.3 + 0.7 * bright)).astype(np.uint8)
     return pictures
@@ -429,9 +425,6 @@ def draw_video(runs_and_models, corpus, video, path, frames=None):
     runs read. frames: uint8 (F, H, W, 3), if the corpus cannot provide them"""
     if frames is None:
         frames = frames_of(corpus, video)
-    if frames is not None:
-        every = max(frames.shape[1] // 200, 1)              # no picture has more pixels
-        frames = frames[:, ::every, ::every]
     kinds = {run.recognises for run, _ in runs_and_models}
     head = Block([(video, 'black')])
     if True in kinds and corpus.labels.get(video):

@@ -202,10 +202,9 @@ def load(path):
     try:
         weights = read_weights(path)
         merged = {}
-        for name in net.layers.state_dict():
-            unit = name.removesuffix('.weight')
-            if unit != name:
-                merged[name], merged[f'{unit}.bias'] = merge(weights, unit)
+        for unit, layer in net.layers.named_modules():
+            if isinstance(layer, nn.Conv3d):
+                merged[f'{unit}.weight'], merged[f'{unit}.bias'] = merge(weights, unit)
         net.layers.load_state_dict(merged)
     except Exception as error:                          # these libraries raise many types of error
         reason = str(error).split('\n')[0][:200]

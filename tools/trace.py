@@ -32,20 +32,18 @@ VIDEOS = 5
 def make_batch(name):
     """-> batch, Sizes: a few items of a puzzle, with two captions each; for c3d, random frames"""
     if name == 'c3d':
-        corpus = data.Corpus(RUNS[name][0], 'val', labels={'a': [0], 'b': [1]})
-        frames = torch.randint(256, (2, 32, 112, 112, 3), dtype=torch.uint8).numpy()
-        corpus.features = {'video': puzzles.Table(corpus.labels, frames)}
-    else:
-        corpus = puzzles.read(RUNS[name][0], 'val', seed=0)
-        corpus.keep(corpus.ids[:VIDEOS])
-        corpus.captions = {video: 2 * texts for video, texts in corpus.captions.items()}
-        corpus.labels = {video: [row % 3] for row, video in enumerate(corpus.ids)}
+        batch = {'ids': ['a', 'b'], 'feats': {'video': torch.randint(256, (2, 32, 112, 112, 3))},
+                 'mask': {'video': torch.ones(2, 32, dtype=torch.bool)}, 'labels': torch.eye(3)[:2]}
+        return batch, data.Sizes({'video': [112, 112, 3]}, classes=3)
+    corpus = puzzles.read(RUNS[name][0], 'val', seed=0)
+    corpus.keep(corpus.ids[:VIDEOS])
+    corpus.captions = {video: 2 * texts for video, texts in corpus.captions.items()}
+    corpus.labels = {video: [row % 3] for row, video in enumerate(corpus.ids)}
     corpus.classes = ['left', 'right', 'up']
     vocabulary = data.Vocabulary.build(sum(corpus.captions.values(), []))
     feats, frames = datasets.check_features([corpus])
     sizes = data.Sizes(feats, frames, len(vocabulary), captions=2 * VIDEOS, classes=3)
-    batches = data.Batches(corpus, vocabulary if corpus.captions else None)
-    return next(batches.epoch(0)), sizes
+    return next(data.Batches(corpus, vocabulary).epoch(0)), sizes
 
 
 def run_model(name, batch, sizes):
@@ -80,6 +78,11 @@ def describe(value):
     return ''
 
 
+def first_line(node):
+    """-> the first line of a statement, which may be that of a decorator"""
+    return min([node.lineno, *(one.lineno for one in getattr(node, 'decorator_list', ()))])
+
+
 def assigned_names(source):
     """-> {line that runs: [(line of the name, name)]}: arguments of functions, and variables"""
     found = {}
@@ -87,9 +90,8 @@ def assigned_names(source):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             found.setdefault(node.lineno, []).append((node.lineno, node.id))
         if isinstance(node, ast.FunctionDef):
-            first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
             names = [(one.lineno, one.arg) for one in node.args.args]
-            found.setdefault(first, []).extend(names)
+            found.setdefault(first_line(node), []).extend(names)
     return found
 
 

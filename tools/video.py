@@ -11,6 +11,7 @@ Sampling rules; M and N are numbers from 1 to 9999:
 
 Letters: F frames, H W rows and columns of pixels, S sound samples.
 """
+import contextlib
 import itertools
 import re
 from pathlib import Path
@@ -33,19 +34,13 @@ def decoded(path, kind='video'):
         container = av.open(str(path), metadata_errors='ignore')
     except (av.FFmpegError, OSError) as error:
         raise BadInput(f'{path}: not a readable video ({error.strerror or error})') from None
-    with container:
+    # Where the rest of a file is damaged, its frames end. If a packet is, the next one may be good.
+    with container, contextlib.suppress(av.FFmpegError):
         # A stream in an unknown format has no codec context.
         streams = [one for one in container.streams if one.type == kind and one.codec_context]
-        if not streams:
-            return
-        packets = container.demux(streams[0])
-        while True:
-            try:
-                yield from next(packets).decode()
-            except StopIteration:
-                return
-            except av.FFmpegError:          # a damaged packet: the next one may be good
-                continue
+        for packet in container.demux(streams[0]) if streams else ():
+            with contextlib.suppress(av.FFmpegError):
+                yield from packet.decode()
 
 
 def sample(rule, frames, rate):
