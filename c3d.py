@@ -64,7 +64,7 @@ WINDOW = 16                             # frames in a clip
 HOP = 8                                 # frames from one clip to the next: clips overlap by 8
 SIZE = 112                              # rows and columns of a frame, in pixels
 MEAN = (102.0, 98.0, 90.0)              # mean red, green and blue of Sports-1M
-SCALE = 64.0                            # about one standard deviation of a pixel
+SCALE = 64.0                            # pixels are divided by about their standard deviation
 
 
 @dataclass

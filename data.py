@@ -33,7 +33,7 @@ PAD, EOS, UNK = 0, 1, 2
 
 
 class BadInput(ValueError):
-    """A mistake that the user can correct. The message names the file or value, and a way out."""
+    """A mistake that the user can correct. The message names the file or value and says how."""
 
 
 def choose(flag, value, choices):
@@ -185,8 +185,8 @@ class Features:
         else:
             there = ', '.join(sorted(path.name for path in folder.glob('*'))) or 'nothing'
             raise NoFeatures(f'no features {name!r}: looked in {folder} for {name}.npy with '
-                             f'{name}.json, {name}/<id>.npy and {name}.h5; there: {there[:500]}. '
-                             'Choose others with --features')
+                             f'{name}.json, {name}/<id>.npy and {name}.h5; found there: '
+                             f'{there[:500]}. Choose others with --features')
 
     def open_rows(self, path):
         """Read "ids" and "scale" from NAME.json."""
@@ -236,7 +236,7 @@ class Features:
             place = f'{self.path}: the feature of {video!r}'
             if value.dtype.kind not in 'biuf' or not 1 <= value.ndim <= 4 or 0 in value.shape:
                 raise BadInput(f'{place} has shape {value.shape} and type {value.dtype}; expected '
-                               'numbers, axes (D,), (F, D), (F, L, D) or (F, Y, X, D), none empty')
+                               'numbers of shape (D,), (F, D), (F, L, D) or (F, Y, X, D), not empty')
             one = value.shape if value.ndim == 1 else value.shape[1:]
             if shape is not None and one != shape:
                 raise BadInput(f'{place} has {one} per frame, but {ids[0]!r} has {shape}')

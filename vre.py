@@ -70,14 +70,14 @@ class Config:
     features: tuple = ('resnet152',)    # frames (7 x 7 x 2048), then, if any, audio (128)
     variant: str = 'vre'                # row of table 1
     stage: str = 'all'                  # warm, joint, frozen or reward; all: one after another
-    key: str = 'argmax'                 # key frame: argmax, drawn, middle, random or oracle
+    key: str = 'argmax'                 # source of keys: argmax, drawn, middle, random or oracle
     step: int = 2                       # decode after step 1 (middle key frame) or 2 (refocused)
     hidden: int = 512                   # H, E: units of LSTM and GRUs, size of a word, Sec. 4.2
     # UNSPECIFIED: the hidden units of the attentions; we chose H.
     attn: int = 512                     # A, hidden units of the attentions
     normalise: bool = True              # scale each region's feature to mean 0, std. deviation 1/4
     dropout: float = 0.5                # dropout on the output of the LSTM, Sec. 4.2
-    sampling: float = 0.25              # rate of scheduled sampling, Sec. 4.2
+    sampling: float = 0.25              # scheduled sampling: rate of the model's words, Sec. 4.2
     beta: float = 0.03                  # weight of the refocusing loss in Eq. 22
     rate: float = 3e-4                  # learning rate, Sec. 4.2
     min_count: int = 3                  # words that occur less often become <unk>, Sec. 4.2
