@@ -236,7 +236,7 @@ class Features:
             place = f'{self.path}: the feature of {video!r}'
             if value.dtype.kind not in 'biuf' or not 1 <= value.ndim <= 4 or 0 in value.shape:
                 raise BadInput(f'{place} has shape {value.shape} and type {value.dtype}; expected '
-                               'numbers of shape (D,), (F, D), (F, L, D) or (F, Y, X, D), not empty')
+                               'numbers of shape (D,), (F, D), (F, L, D) or (F, Y, X, D), each > 0')
             one = value.shape if value.ndim == 1 else value.shape[1:]
             if shape is not None and one != shape:
                 raise BadInput(f'{place} has {one} per frame, but {ids[0]!r} has {shape}')
