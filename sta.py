@@ -17,9 +17,9 @@ Leaves out: the manually chosen glimpses of Fig. 2.4. (A glimpse is where the at
 Here l_t are the attention weights, and l_t . X_t is the mean of the features, weighted by l_t.
 As printed, the scores of l_t depend on h_t-1 alone: there is one weight vector W_i per place, and
 the score does not depend on the content of that place. So the model can learn to look left, or at
-late frames, but it finds an object only if h_t-1 already tells where the object is. (h_0 does not:
-it is computed from the mean of all features.) In the author's code, the score also depends on the
-content x_i of the place,
+late frames, but it finds an object only if h_t-1 already tells where the object is. (h_0 can hardly
+tell: it is computed from the mean of all features.) In the author's code, the score also depends on
+the content x_i of the place,
     score_i = U tanh(W_c x_i + b + W_d h_t-1),
 and in issue 7 the author calls the printed equation an error. We offer these scores as `--scores
 content`. The default is `--scores printed`, because issue 12 says that the printed results are
