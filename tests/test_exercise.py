@@ -16,13 +16,12 @@ from tools.errata import ERRATA
 from tools.labs import EXERCISES, definition
 
 # Runs many checks in one process, because importing torch takes longer than a check. Arguments: a
-# file with [[student's file, place to copy it to or None, tests], ...], and flags of pytest.
-# Prints exit codes.
+# file with [[student's file, place to copy it to or None, flags and tests], ...]. Prints exit codes.
 CHECKS = '''
 import json, os, shutil, sys
 import pytest
 codes = []
-for path, place, tests in json.load(open(sys.argv[1])):
+for path, place, arguments in json.load(open(sys.argv[1])):
     if place:
         shutil.copy(path, place)
     for module in list(sys.modules):                    # import all of the project again
@@ -30,8 +29,7 @@ for path, place, tests in json.load(open(sys.argv[1])):
             del sys.modules[module]
     os.environ['EXERCISE_FILE'] = place or path
     print(path)
-    codes.append(int(pytest.main(['-p', 'tools.grader', '-p', 'no:unraisableexception',
-                                  '-p', 'no:cacheprovider', *sys.argv[2:], *tests])))
+    codes.append(int(pytest.main(['-p', 'no:unraisableexception', *arguments])))
 print(json.dumps(codes))
 '''
 
@@ -43,9 +41,10 @@ def run_checks(folder, root, jobs, *flags):
         path = folder / f'{number}-{name}' / EXERCISES[name].file
         path.parent.mkdir()
         path.write_text(source, encoding='utf-8')
-        listed.append([str(path), place and str(place), exercise.test_ids(EXERCISES[name])])
+        arguments = [*exercise.PYTEST, *flags, *exercise.test_ids(EXERCISES[name])]
+        listed.append([str(path), place and str(place), arguments])
     (folder / 'jobs.json').write_text(json.dumps(listed))
-    command = [sys.executable, '-c', CHECKS, str(folder / 'jobs.json'), *flags]
+    command = [sys.executable, '-c', CHECKS, str(folder / 'jobs.json')]
     done = subprocess.run(command, cwd=root, text=True, timeout=300,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert done.returncode == 0, done.stdout
@@ -79,7 +78,7 @@ def test_empty_functions_and_printed_errors_are_rejected(tmp_path):
     assert output.count('not done yet') >= len(EXERCISES)       # for the right reason
     assert output.count('cannot be imported') == 1              # only the last but one
     assert "cannot be imported: NameError: name 'nonsense'" in output
-    assert 'passed  rank loss by hand\nall tests pass' in output
+    assert '::test_rank_loss_by_hand PASSED' in output
 
 
 def test_the_printed_receptive_fields_are_those_of_tables_4_and_5(tmp_path):
@@ -157,7 +156,7 @@ def test_start_never_overwrites_and_a_check_says_what_failed(work, capfd, monkey
         exercise.main(['start', 'ts'])
     assert exercise.main(['check', 'rank-loss']) == 1
     said = capfd.readouterr().out
-    assert 'FAILED  rank loss by hand' in said
+    assert '::test_rank_loss_by_hand FAILED' in said
     assert 'assert rank_loss(' in said and 'Obtained | Expected' in said
     exercise.main(['start', 'ts', '--again'])
     exercise.main(['start', 'ts', '--again', '--as-printed'])

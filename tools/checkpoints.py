@@ -10,6 +10,8 @@ from data import BadInput
 from tools import datasets, machine
 from tools.runs import FORMAT, Paper, Progress, Run, Training, papers
 
+NONE = type(None)
+
 
 def read_checkpoint(path):
     """A .pt file, or a run's folder (its best.pt) -> the dict that train.py saved"""
@@ -32,7 +34,7 @@ def read_checkpoint(path):
     except Exception as error:          # torch raises many kinds of errors for foreign files
         raise BadInput(f'{path}: not a checkpoint of train.py, or damaged: '
                        f'{str(error)[:200]}') from None
-    return {'entry': {}} | checkpoint                   # older ones have no entry
+    return checkpoint
 
 
 def fits(value, form):
@@ -65,59 +67,50 @@ def check_forms(values, forms):
 def forms_of(kind, **others):
     """A dataclass -> {field: type of its default}. others: {field: its form, if it has another}"""
     forms = {one.name: type(one.default) for one in dataclasses.fields(kind)}
-    return {name: {float: (float, int), type(None): object}.get(form, form)
+    return {name: {float: (float, int), NONE: object}.get(form, form)
             for name, form in forms.items()} | others
 
 
-def check_checkpoint(checkpoint, paper):
-    """Refuse what train.py cannot have written, so that a damaged file is found before it is used.
-    The weights come later: see check_weights."""
-    number = (float, int)
-    none = type(None)
-    settings = forms_of(Training) | forms_of(paper.Config)
-    dataset = forms_of(datasets.Dataset, limit=(int, none))
-    del dataset['root']
-    check_forms(checkpoint['dataset'], dataset)
-    check_forms(checkpoint['config'], forms_of(paper.Config))
-    check_forms(checkpoint['training'], forms_of(Training))
-    check_forms(checkpoint['sizes'], forms_of(data.Sizes, feats={str: [int]}))
-    check_forms(checkpoint['given'], {name: settings[name] for name in checkpoint['given']})
-    forms = forms_of(Progress, sums={str: number}, entry={str: (*number, str)}, metric=str,
-                     encoders={str: dict}, seed=int, vocab=([str], none))
-    check_forms({name: checkpoint[name] for name in forms}, forms)
-    data.choose('--dataset', checkpoint['dataset']['name'], datasets.NAMES)
-    data.choose('--split-scheme', checkpoint['dataset']['scheme'],
-                datasets.schemes(checkpoint['dataset']['name']))
-    counts = [checkpoint[name] for name in ('epoch', 'batch', 'best_epoch')]
-    if min(counts) < 0 or checkpoint['batch'] and 'loss' not in checkpoint['sums']:
-        raise BadInput('a count, or the loss so far, is missing or out of range')
-    words = checkpoint['vocab'] or []
-    if len(words) != checkpoint['sizes']['vocab']:
-        raise BadInput(f'the vocabulary of {len(words)} words is not the one of the weights')
+def checked(kind, values, **others):
+    """values {field: value} -> the dataclass made of them. others: as in forms_of()"""
+    check_forms(values, forms_of(kind, **others))
+    return kind(**values)
 
 
 def restore(checkpoint, path, root, device='cpu'):
-    """checkpoint: dict that train.py saved -> Run. This also checks that the weights fit the model,
-    without taking memory for the model."""
+    """checkpoint: dict that train.py saved -> Run. Whatever train.py cannot have written is refused
+    before it is used, and the weights before the model takes memory."""
     from tools import flags                             # which imports this file
     try:
         paper = Paper(checkpoint['model'])
-        younger = dataclasses.asdict(Training())        # settings that the checkpoint may not know
-        checkpoint['training'] = younger | checkpoint['training']
-        check_checkpoint(checkpoint, paper)
+        # A run of an older version may lack a setting of Training.
+        training = dataclasses.asdict(Training()) | checkpoint['training']
+        forms = forms_of(Training) | forms_of(paper.Config)
+        check_forms(training, forms_of(Training))
+        check_forms(checkpoint['config'], forms_of(paper.Config))
+        check_forms(checkpoint['given'], {name: forms[name] for name in checkpoint['given']})
+        cfg, training = flags.settings(paper, training | checkpoint['config'])
+        dataset = checked(datasets.Dataset, {**checkpoint['dataset'], 'root': root},
+                          limit=(int, NONE))
+        data.choose('--dataset', dataset.name, datasets.NAMES)
+        data.choose('--split-scheme', dataset.scheme, datasets.schemes(dataset.name))
+        sizes = checked(data.Sizes, checkpoint['sizes'], feats={str: [int]})
+        others = {'metric': str, 'encoders': {str: dict}, 'seed': int, 'vocab': ([str], NONE)}
+        check_forms({name: checkpoint[name] for name in others}, others)
+        progress = {one.name: checkpoint[one.name] for one in dataclasses.fields(Progress)}
+        progress = checked(Progress, progress, sums={str: (float, int)},
+                           entry={str: (float, int, str)})
+        counts = (progress.epoch, progress.batch, progress.best_epoch)
+        if min(counts) < 0 or progress.batch and 'loss' not in progress.sums:
+            raise BadInput('a count, or the loss so far, is missing or out of range')
         flags.check_number('seed', checkpoint['seed'])
-        flags.check_number('limit', checkpoint['dataset']['limit'])
-        cfg, training = flags.settings(paper, checkpoint['config'] | checkpoint['training'])
-        run = Run(
-            paper=paper,
-            cfg=cfg,
-            training=training,
-            dataset=datasets.Dataset(root=root, **checkpoint['dataset']),
-            sizes=data.Sizes(**checkpoint['sizes']),
-            vocabulary=checkpoint['vocab'] and data.Vocabulary(checkpoint['vocab']),
-            path=Path(path),
-            device=device,
-            **{name: checkpoint[name] for name in ('encoders', 'given', 'seed', 'metric')})
+        flags.check_number('limit', dataset.limit)
+        words = checkpoint['vocab'] or []
+        if len(words) != sizes.vocab:
+            raise BadInput(f'the vocabulary of {len(words)} words is not the one of the weights')
+        run = Run(paper, cfg, training, dataset, sizes, path=Path(path), device=device,
+                  vocabulary=data.Vocabulary(words) if words else None,
+                  **{name: checkpoint[name] for name in ('encoders', 'given', 'seed', 'metric')})
         check_weights(run.outline(), checkpoint['state_dict'])
     except Exception as error:                          # a damaged value can raise any error
         raise BadInput(f'{path} is damaged, or does not fit {checkpoint["model"]}.py as it is now: '

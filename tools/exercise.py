@@ -37,6 +37,7 @@ from tools.labs import EXERCISES, definition
 
 WORK = ROOT / 'work'
 MARK = ROOT / 'HANDOUT.md'              # exists in copies without solutions
+PYTEST = ('-p', 'tools.grader', '-p', 'no:cacheprovider', '-v', '--tb=short', '--no-header')
 SECONDS = 120                           # a check that takes longer is stopped
 LEFT_OUT = ('tests/test_exercise.py',)  # of a handout: it tests the solutions
 NOT_OURS = {'.git', '__pycache__', '.pytest_cache', 'work', 'data'}     # if there is no git
@@ -145,9 +146,9 @@ def check(name):
         raise BadInput(f'there is no {shown(path)} to check: run python -m tools.exercise start '
                        f'{name} first')
     print(f'{name}: {exercise.place} in {shown(path)}', flush=True)
-    command = [sys.executable, '-m', 'pytest', '-p', 'tools.grader', '-p', 'no:cacheprovider']
+    command = [sys.executable, '-m', 'pytest', *PYTEST, *test_ids(exercise)]
     try:
-        result = subprocess.run([*command, *test_ids(exercise)], cwd=ROOT, timeout=SECONDS,
+        result = subprocess.run(command, cwd=ROOT, timeout=SECONDS,
                                 env={**os.environ, 'EXERCISE_FILE': str(path)})
     except subprocess.TimeoutExpired:
         print(f'stopped after {SECONDS} seconds: does a loop in {shown(path)} never end?')
@@ -191,33 +192,12 @@ def handout(folder):
     errata = '# What the papers print where they are wrong\nERRATA = {\n'
     for name, changes in ERRATA.items():
         source = as_printed(read(ROOT / EXERCISES[name].file), name)
-        parts = [f"({place!r}, r'''{text_of(source, place)}''')"
-                 for place in dict.fromkeys(place for place, *_ in changes)]
+        parts = [f"({place!r}, r'''{text_of(source, place)}''')" for place, *_ in changes]
         errata += f'{name!r}: [{", ".join(parts)}],\n'
     (folder / 'tools' / 'errata.py').write_text(errata + '}\n', encoding='utf-8')
-    (folder / MARK.name).write_text(HANDOUT, encoding='utf-8')
+    shutil.copy(ROOT / 'docs' / MARK.name, folder)
     print(f'{folder}: a copy in which {len(EXERCISES)} functions are to be filled in; '
           f'{folder / MARK.name} tells students how')
-
-
-HANDOUT = """# Exercises
-
-In this copy of the project some functions are empty. Fill them in, in the order of this list,
-because later checks need earlier functions:
-
-    python -m tools.exercise list
-
-Each empty function says what to do and which equation of the paper it is. Afterwards run
-
-    python -m tools.exercise check NAME
-
-Where the list says --as-printed, the paper is wrong. Put in what it prints, and repair it:
-
-    python -m tools.exercise start NAME --as-printed
-
-Until these functions are filled in, nothing that needs them works: neither training nor the other
-tests. Keep this file: it tells `check` that your functions are in the files themselves.
-"""
 
 
 def main(argv):

@@ -31,6 +31,9 @@ CHANGEABLE = ('epochs', 'patience', 'schedule', 'videos_per_batch', 'captions_pe
 LEAST = {'seed': 0, 'reward_after': 0, 'reward_epochs': 0, 'even_mix': 0}   # others: check_number
 POSITIVE = ('rate', 'reward_rate', 'clip', 'temperature')
 MOST = {'beam': 100, 'max_len': 1000, 'seed': 2 ** 32 - 1, 'dropout': 0.999, 'sampling': 0.999}
+OPTIONS = {                                             # of a field in argparse, by its type
+    bool: {'action': argparse.BooleanOptionalAction}, int: {'type': int, 'metavar': 'INT'},
+    float: {'type': float, 'metavar': 'FLOAT'}, tuple: {'nargs': '+', 'metavar': 'NAME'}}
 
 
 # ---------------------------------------------------------------------------------- the help page
@@ -75,17 +78,15 @@ def make_parser(paper, dataset, task):
 
     best = 'CIDEr' if task == 'describe' else 'accuracy, or mAP if clips have several labels'
     add('seed', 'the same seed gives the same numbers on a CPU, and the same puzzle (default: 0)',
-        type=int, metavar='INT')
+        **OPTIONS[int])
     schemes = datasets.schemes(dataset)
     add('split_scheme', f'{", ".join(schemes)}; hash divides the videos 8 : 1 : 1 by their ids '
         '(default: official)', choices=schemes, metavar='NAME')
     add('partial', 'use the videos that have features, and ignore the others (default: no)',
         action='store_true', default=None)
     folds = range(1, datasets.FOLDS.get(dataset, 1) + 1)
-    add('fold', f'which split, 1 to {len(folds)} (default: 1)', type=int, choices=folds,
-        metavar='INT')
-    add('limit', 'use only the first INT videos of each split (default: all)', type=int,
-        metavar='INT')
+    add('fold', f'which split, 1 to {len(folds)} (default: 1)', choices=folds, **OPTIONS[int])
+    add('limit', 'use only the first INT videos of each split (default: all)', **OPTIONS[int])
     add('metric', 'validation score that selects the best epoch: '
         f'{", ".join(metrics(dataset, task))} (default: {best})', metavar='NAME')
     add('word2vec', "start the word embedding from the vectors in this file, Google's .bin or "
@@ -95,7 +96,7 @@ def make_parser(paper, dataset, task):
         '(default: no)', action='store_true')
     model = parser.add_argument_group(f'the model (class Config in {paper.name}.py)')
     training = parser.add_argument_group('the training')
-    for name, (help, options) in field_flags(paper, dataset, task).items():
+    for name, help, options in field_flags(paper, dataset, task):
         place = training if name in TRAINING else model
         add(name, help, place, dest=f'cfg_{name}', **options)
     return parser
@@ -108,32 +109,25 @@ def field_comments(config):
 
 
 def field_flags(paper, dataset, task):
-    """-> {field: (help, options of argparse)}. The help is the comment at the end of the field's
+    """Yields field, help, options of argparse. The help is the comment at the end of the field's
     line and its default: the one for this dataset and, if a preset changes it, the one in the
     paper's file."""
     comments = field_comments(Training) | field_comments(paper.Config)
     here = values_of(*settings(paper, preset(paper, dataset, task)))
     elsewhere = values_of(*settings(paper, {'task': task}))
-    del elsewhere['task']
-    found = {}
+    del elsewhere['task']                               # one of first_flags()
     for name, value in elsewhere.items():
-        kind = type(value)
-        options = {'type': kind, 'metavar': 'NAME' if kind is str else kind.__name__.upper()}
-        if kind is bool:
-            options = {'action': argparse.BooleanOptionalAction}
-        elif kind is tuple:
-            options = {'nargs': '+', 'metavar': 'NAME'}
         text = comments.get(name, '')
         choices = getattr(paper.module, f'{name.upper()}S', ())     # VARIANTS, of `variant`
-        if kind is str and not all(choice in text for choice in choices):
+        if isinstance(value, str) and not all(choice in text for choice in choices):
             text = f'{", ".join(choices)}; {text}'
         if name == 'reward':
             text += f': {", ".join(evaluate.REWARDS)}, or several, joined by +'
         default = show(here[name])
         if here[name] != value:
             default += f' for {dataset}, {show(value)} in {paper.name}.py'
-        found[name] = f'{text} (default: {default})', options
-    return found
+        options = OPTIONS.get(type(value), {'metavar': 'NAME'})
+        yield name, f'{text} (default: {default})', options
 
 
 def show(value):
@@ -220,9 +214,8 @@ def choose_task(paper, dataset, given):
     """given: value of --task, or None -> describe or recognise"""
     task = given or preset(paper, dataset, '').get('task') or paper.tasks[0]
     data.choose('--task', task, METRICS)
-    taught = ('recognise',) if dataset in datasets.LABELS_ONLY else ('describe',)
-    if dataset == 'shapes':
-        taught = tuple(METRICS)
+    teaches = {'shapes': [*METRICS]} | dict.fromkeys(datasets.LABELS_ONLY, ['recognise'])
+    taught = teaches.get(dataset, ['describe'])
     if task not in paper.tasks or task not in taught:
         raise BadInput(f'--task {task}: {paper.name}.py can {" or ".join(paper.tasks)}, and '
                        f'--dataset {dataset} can teach to {" or ".join(taught)}: choose another')
@@ -280,12 +273,10 @@ def values_of(cfg, training):
 
 def check_number(name, value):
     """Refuse numbers that no run can use, such as a count of 0, a negative weight, or NaN."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        least = LEAST.get(name, 1 if isinstance(value, int) else 0)
+    if type(value) in (int, float):
+        least = LEAST.get(name, int(type(value) is int))
         most = MOST.get(name, 1_000_000)
-        lowest = f'from {least} to'
-        if name in POSITIVE:
-            lowest = 'above 0 and at most'
+        lowest = 'above 0 and at most' if name in POSITIVE else f'from {least} to'
         if not least <= value <= most or name in POSITIVE and not value:    # true for nan too
             raise BadInput(f'{flag(name)} {value}: must be {lowest} {most}')
 
@@ -336,14 +327,11 @@ def change(run, args):
     before = values_of(run.cfg, run.training)
     kept = {'model': run.paper.name, 'dataset': run.dataset.name, 'metric': run.metric,
             'split_scheme': run.dataset.scheme, 'word2vec': None, **vars(run.dataset),
-            'seed': run.seed}
-    for name, value in before.items():
-        free = name in CHANGEABLE or name.endswith('_epochs') or isinstance(value, float)
-        if not free:
-            kept[name] = value
+            'seed': run.seed, **before}
     for name, value in kept.items():
+        free = name in CHANGEABLE or name.endswith('_epochs') or isinstance(value, float)
         now = given.get(name, getattr(args, name, None))
-        if now not in (None, value):
+        if now not in (None, value) and not free:
             raise BadInput(f'{flag(name)} {show(now)}: the run began with {show(value)}; start a '
                            'new run to change it')
     run.given = run.given | given

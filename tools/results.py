@@ -35,7 +35,7 @@ from tqdm import tqdm
 import decode
 import evaluate
 from data import BadInput, choose
-from tools import checkpoints, course, flags, grounding, machine, runs
+from tools import checkpoints, course, flags, grounding, machine, runs, scores
 
 TOP = Path(__file__).resolve().parents[1]
 RESULTS = TOP / 'results'
@@ -65,7 +65,8 @@ def record(folder, command):
     """Folder of a finished run -> the content of its file in results/"""
     lines = (folder / 'log.jsonl').read_text().splitlines()
     head, *epochs = [json.loads(line) for line in lines]
-    final = final_captions(folder)
+    path = folder / 'captions.json'                     # test captions are not always public
+    final = json.loads((path if path.exists() else folder / 'captions-val.json').read_text())
     kept = [rounded(epoch) for epoch in epochs if 'epoch' in epoch]
     seconds = {epoch.get('stage'): epoch['seconds'] for epoch in kept}      # at the end of a stage
     return {'command': f'python train.py {command} --seed {head["seed"]}', 'seed': head['seed'],
@@ -74,13 +75,6 @@ def record(folder, command):
             'seconds': sum(seconds.values()), 'split': final['split'], 'beam': final['beam'],
             'length_penalty': final['length_penalty'], 'videos': len(final['videos']),
             'scores': rounded(final['scores']), 'epochs': kept}
-
-
-def final_captions(folder):
-    """-> what evaluate.py wrote about the test videos or, if their captions are not public, about
-    the validation videos"""
-    path = folder / 'captions.json'
-    return json.loads((path if path.exists() else folder / 'captions-val.json').read_text())
 
 
 def rounded(numbers):
@@ -98,9 +92,9 @@ def blind_scores(references, captions, each):
     values = [scores['CIDEr'] for scores in each.values()]
     ids = list(captions)
     shuffled = {i: [captions[other]] for i, other in zip(ids, ids[1:] + ids[:1])}
-    scores, _ = evaluate.score(references, shuffled, quick=True)
+    totals, _ = evaluate.score(references, shuffled, quick=True)
     return {'CIDEr error': statistics.stdev(values) / len(values) ** 0.5,
-            'shuffled CIDEr': scores['CIDEr']}
+            'shuffled CIDEr': totals['CIDEr']}
 
 
 def measure(folder, root):
@@ -110,9 +104,8 @@ def measure(folder, root):
     corpus = runs.open_split(run)
     if run.recognises:
         return grounding.ground_recogniser(run, model, corpus) if corpus.truth else {}
-    final = final_captions(folder)['videos']
-    captions = {i: row['caption'] for i, row in final.items()}
-    found = blind_scores(corpus.captions, captions, {i: row['scores'] for i, row in final.items()})
+    _, captions, each = scores.full_scores(run, model, corpus)
+    found = blind_scores(corpus.captions, captions, each)
     if corpus.truth:
         roles, keys = grounding.ground(run, model, corpus, captions)
         found |= {f'{name} {role}': value for (role, name), value in roles.items()}
@@ -136,8 +129,8 @@ def constant_run(command, root):
     corpus = runs.open_split(run)
     caption = constant_caption(train.captions)
     said = dict.fromkeys(corpus.ids, caption)
-    scores, each = evaluate.score(corpus.captions, {i: [caption] for i in said})
-    return {'caption': caption, **summary(command, corpus, (scores, said, each))}
+    totals, each = evaluate.score(corpus.captions, {i: [caption] for i in said})
+    return {'caption': caption, **summary(command, corpus, (totals, said, each))}
 
 
 def ensemble_run(command, table, root):
@@ -158,10 +151,10 @@ def ensemble_run(command, table, root):
 
 def summary(command, corpus, found):
     """found: what evaluate.evaluate() returned -> record of a row without a training"""
-    scores, said, each = found
-    scores = scores | blind_scores(corpus.captions, said, each)
+    totals, said, each = found
+    totals = totals | blind_scores(corpus.captions, said, each)
     return {'command': command, 'seed': 0, 'split': corpus.split, 'videos': len(said),
-            'scores': rounded(scores), 'epochs': []}
+            'scores': rounded(totals), 'epochs': []}
 
 
 # ------------------------------------------------------------------------------------------- runs

@@ -37,13 +37,11 @@ def view_attention(aux):
     (T, L) or (T, F, L) -> (T, F, L), or None if it contains neither"""
     frames = aux.get('frames')
     space = aux.get('space')
-    if frames is not None:
-        frames = frames[:, :, None]
     if space is None:
-        return frames
-    if space.dim() == 3:
-        return space
-    return space[:, None] if frames is None else frames * space[:, None]
+        return None if frames is None else frames[:, :, None]
+    if space.dim() == 2:
+        space = space[:, None] if frames is None else frames[:, :, None] * space[:, None]
+    return space
 
 
 class Paper:
@@ -251,14 +249,14 @@ def open_training(run):
 
 def summary(run, train, val):
     """One line about the data and the features of a run"""
+    parts = [datasets.count(train)]
+    if not run.recognises:
+        parts.append(f'{run.sizes.captions:,} captions, {run.sizes.vocab:,} words')
     features = []
     for name, shape in run.sizes.feats.items():
         regions = ', one region' if len(shape) == 1 and name == run.cfg.features[0] else ''
         features.append(f'{name} ({" x ".join(map(str, shape))} per frame{regions})')
-    parts = [datasets.count(train), datasets.count(val), f'features {", ".join(features)}',
-             f'run {run.path}']
-    if not run.recognises:
-        parts.insert(1, f'{run.sizes.captions:,} captions, {run.sizes.vocab:,} words')
+    parts += [datasets.count(val), f'features {", ".join(features)}', f'run {run.path}']
     return f'{run.paper.name} on {"; ".join(parts)}'
 
 
