@@ -105,18 +105,18 @@ def caption_list(path):
 
 
 def official_msvd(folder):
-    """-> path, [(YOUTUBEID_START_END, English caption)]: AllVideoDescriptions.txt, or the corpus
-    as a table, any *.csv; None, [] if neither is there"""
+    """-> path, {YOUTUBEID_START_END: English captions}, of AllVideoDescriptions.txt or of the corpus
+    as a table, any *.csv; None, {} if neither is there"""
     path = folder / 'AllVideoDescriptions.txt'
     try:
         rows = parse_lines(path, r'#.*|(\S+_\d+_\d+)\s*(.*)', 'YOUTUBEID_START_END caption')
-        return path, [(clip, caption) for clip, caption in rows if clip]    # without the header
+        return path, grouped(row for row in rows if row[0])     # without the header
     except FileNotFoundError:
         path = min(folder.glob('*.csv'), default=None)
     columns = ('VideoID', 'Start', 'End', 'Language', 'Description')
-    return path, [(f'{row["VideoID"]}_{row["Start"]}_{row["End"]}', row['Description'])
-                  for _, row in (parse_csv(path, columns) if path else ())
-                  if row['Language'] == 'English']
+    return path, grouped((f'{row["VideoID"]}_{row["Start"]}_{row["End"]}', row['Description'])
+                         for _, row in (parse_csv(path, columns) if path else ())
+                         if row['Language'] == 'English')
 
 
 def msvd_names(folder):
@@ -127,7 +127,7 @@ def msvd_names(folder):
     try:
         return dict(parse_lines(mapping, r'(\S+)\s+(vid\d{1,4})', 'YOUTUBEID_START_END vidN'))
     except FileNotFoundError:
-        clips = sorted({clip for clip, _ in official_msvd(folder)[1]})
+        clips = sorted(official_msvd(folder)[1])
     return {clip: f'vid{i}' for i, clip in enumerate(clips, 1)} if len(clips) == 1970 else {}
 
 
@@ -138,16 +138,15 @@ def read_msvd(folder, split):
     try:
         return Corpus('msvd', split, caption_list(sentences), notes=[f'from {sentences.name}'])
     except FileNotFoundError:
-        path, pairs = official_msvd(folder)
+        path, captions = official_msvd(folder)
         if not path:
             raise
     names = msvd_names(folder)
     if not names:
         raise FileNotFoundError(folder / 'youtube_mapping.txt')
     standard = {'train': range(1, 1201), 'val': range(1201, 1301), 'test': range(1301, 1971)}
-    captions = grouped((names.get(clip), caption) for clip, caption in pairs)
-    chosen = {name: captions[name] for name in names.values()
-              if name in captions and int(name[3:]) in standard[split]}
+    chosen = {name: captions[clip] for clip, name in names.items()
+              if clip in captions and int(name[3:]) in standard[split]}
     return Corpus('msvd', split, chosen, notes=[f'from {path.name}'])
 
 
@@ -244,9 +243,8 @@ def read_ucf11(folder, split):
 def action_lists(folder, split, ending, marks, shown):
     """Read one list per action, <action><ending>. A line is `clip mark`; marks: the possible marks,
     as 'a|b|...'. The mark `shown` means that the clip shows the action. The mark -1 means that it
-    belongs to the list but does not show the action. Of the clips in lists for training, every
-    tenth is used for validation.
-    -> {clip: class numbers} of this split, class names"""
+    belongs to the split but does not show the action. Lists for training are divided into train
+    and val. -> {clip: class numbers} of this split, class names"""
     paths = [path for path in sorted(folder.rglob(f'*{ending}'))
              if not text(path).startswith('scene')]     # Hollywood2 also has lists of scenes
     if not paths:

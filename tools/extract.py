@@ -124,9 +124,9 @@ def extract(videos, folders, info, workers=0, device='cpu'):
                 temporary.write_text(json.dumps(record, indent=1))
         records.clear()
         for part, value in found.items():
-            with machine.replacing(folders[part] / f'{name}.npy') as temporary:
-                with open(temporary, 'wb') as file:
-                    np.save(file, value)
+            path = folders[part] / f'{name}.npy'
+            with machine.replacing(path) as temporary, open(temporary, 'wb') as file:
+                np.save(file, value)
     return failed
 
 

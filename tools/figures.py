@@ -236,10 +236,8 @@ def draw_tile(axis, tile, place, side):
 
 def draw(blocks, path):
     """Write a PNG whose pictures are as large as a slide allows -> path"""
-    most = 1
-    for tiles in sum((block.rows for block in blocks), []):
-        if len(tiles) > 1:                                  # words, and not a clip
-            most = max(most, sum(len(tile.pictures) or 1 for tile in tiles))
+    words = [row for block in blocks for row in block.rows if len(row) > 1]     # without clips
+    most = max([sum(len(tile.pictures) or 1 for tile in row) for row in words], default=1)
     in_a_row = math.ceil(most / math.ceil(most / 12))       # at most 12, in rows of equal length
     for side in range(min(ROOM // in_a_row - GAP, 200), 59, -2):
         placed, height = arrange(blocks, side)

@@ -127,7 +127,4 @@ class Meteor:
             watch.cancel()
 
 
-@functools.cache
-def shared_meteor():
-    """One process for all scores and rewards"""
-    return Meteor()
+shared_meteor = functools.cache(Meteor)                 # one process for all scores and rewards

@@ -9,7 +9,6 @@
 
 A RUN is a folder that train.py made, or a .pt file in it. `COMMAND --help` lists the flags.
 """
-import argparse
 import contextlib
 import functools
 import json
@@ -236,9 +235,8 @@ COMMANDS = {                                                # function and summa
 
 
 def main(argv):
-    parser = argparse.ArgumentParser(
-        prog='python -m tools.show',
-        description='Look at runs. `COMMAND --help` lists the flags of a command.')
+    parser = runs.Parser(prog='python -m tools.show', description='Look at runs. `COMMAND --help` '
+                         'lists the flags of a command.')
     commands = parser.add_subparsers(metavar='COMMAND', required=True)
     for name, (function, summary) in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary)

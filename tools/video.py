@@ -34,12 +34,11 @@ def decoded(path, kind='video'):
         container = av.open(str(path), metadata_errors='ignore')
     except (av.FFmpegError, OSError) as error:
         raise BadInput(f'{path}: not a readable video ({error.strerror or error})') from None
-    # Where the rest of a file is damaged, its frames end. If a packet is, the next one may be good.
-    with container, contextlib.suppress(av.FFmpegError):
+    with container, contextlib.suppress(av.FFmpegError):        # a damaged container: the end
         # A stream in an unknown format has no codec context.
         streams = [one for one in container.streams if one.type == kind and one.codec_context]
         for packet in container.demux(streams[0]) if streams else ():
-            with contextlib.suppress(av.FFmpegError):
+            with contextlib.suppress(av.FFmpegError):           # the next packet may be good
                 yield from packet.decode()
 
 

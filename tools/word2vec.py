@@ -46,30 +46,25 @@ def read_text(path):
                 yield f'line {i}', word, numbers
 
 
-def word2vec(path, words, size):
-    """-> {word: vector (size,)}, for those of these words that the file contains"""
-    vectors = {}
+def fill_embedding(embedding, path, vocabulary):
+    """Start an nn.Embedding from the vectors of a file -> number of words that the file contains"""
+    found = set()
+    size = embedding.embedding_dim
     read = read_binary if str(path).endswith('.bin') else read_text
     try:
         for place, word, numbers in read(path):
             if len(numbers) != size:
                 raise BadInput(f'{path}, {place}: {len(numbers)} numbers, but the embedding has '
                                f'{size}; use --embed {len(numbers)}')
-            if word in words:
-                vectors[word] = torch.tensor(numbers)
-                if not vectors[word].isfinite().all():
+            if word in vocabulary.index:
+                vector = torch.tensor(numbers)
+                if not vector.isfinite().all():
                     raise BadInput(f'{path}, {place}: the vector of {word!r} is not finite')
+                embedding.weight.data[vocabulary.index[word]] = vector
+                found.add(word)
     except UnicodeDecodeError:
         raise BadInput(f'{path}: not UTF-8 text; unpack it if it is packed, and give it a name '
                        "that ends with .bin if it is in Google's binary format") from None
     except OSError as error:
         raise BadInput(f'{path}: cannot be read ({error.strerror})') from None
-    return vectors
-
-
-def fill_embedding(embedding, path, vocabulary):
-    """Start an nn.Embedding from these vectors -> number of words that the file contains"""
-    vectors = word2vec(path, vocabulary.index, embedding.embedding_dim)
-    for word, vector in vectors.items():
-        embedding.weight.data[vocabulary.index[word]] = vector
-    return len(vectors)
+    return len(found)
