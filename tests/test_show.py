@@ -473,7 +473,7 @@ def test_figures_are_spread_over_the_split(clips):
 def test_frames_of_real_videos_come_from_a_folder(clips, monkeypatch):
     root, _ = clips
     monkeypatch.setattr(show.caption, 'frames_seen', lambda path, name, _: (path.name, name))
-    run, _ = checkpoints.load(root / 'run', root)
+    run, _ = checkpoints.load(root / 'run', str(root))
     run.encoders = {'clip': {'encoder': 'googlenet', 'weights': 'none', 'sampling': 'uniform5'}}
     frames_of = show.find_films(str(root / 'ucf11'), run)
     corpus = runs.open_split(run)
