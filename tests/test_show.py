@@ -287,7 +287,7 @@ def test_several_runs_are_blocks_of_one_figure_each_with_its_caption(drawn, tmp_
     for colours in ('ST (blue), TS (orange)', 'pool2 (blue), pool3 (orange), pool4 (green), pool5'):
         assert colours in said(drawn[0])
     with pytest.raises(BadInput, match='cannot write'):
-        figures.draw_video([several[0][0]], corpus, video, tmp_path / 'nowhere' / 'a.png')
+        figures.draw_video([several[0][0]], corpus, video, path / 'b.png')
 
 
 def test_vre_frames_its_two_key_frames_and_has_two_captions():

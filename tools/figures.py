@@ -258,6 +258,7 @@ def draw(blocks, path):
 
 def save_figure(figure, path):
     with machine.replacing(path) as temporary:
+        temporary.parent.mkdir(exist_ok=True)               # RUN/figures may be new
         figure.savefig(temporary, dpi=DPI, format='png')
     return Path(path)
 
@@ -308,14 +309,14 @@ def word_tile(look, t, frames, parts=1):
     weights = look.weights[t]                               # (F, Y, X)
     if not weights.any():
         return Tile(f'{look.words[t]} (no attention)')
-    tile = Tile(look.words[t])
-    tile.when = weights.sum((1, 2))
-    chosen = tile.when
+    when = weights.sum((1, 2))
+    chosen = when
     if np.ptp(chosen) < 0.01 * chosen.max():                # all alike: a maximum means nothing
         chosen = -np.abs(np.arange(len(weights)) - len(weights) // 2)
     pieces = np.array_split(np.arange(len(weights)), min(parts, len(weights)))
     steps = [int(piece[chosen[piece].argmax()]) for piece in pieces]
-    tile.pictures = light_up(frames, steps, weights / weights[steps].max())
+    pictures = light_up(frames, steps, weights / weights[steps].max())
+    tile = Tile(look.words[t], pictures, when=when)
     if len(look.labels) == 1:
         tile.label += f'   {look.labels[0]} {look.numbers[t, 0]:.2f}'
     elif look.labels:
@@ -448,10 +449,8 @@ def draw_glimpse(run, seen, corpus, video, path):
     """Fig. 2.8 of sta, from what sta.glimpse() returns -> path"""
     frames = frames_of(corpus, video)
     right = corpus.labels[video][0]
-    head = Block([class_line(f'{video}, true class', corpus.classes[right], True)],
-                 [plain_clip(frames)])
-    head.lines += paragraph(RECOGNISED)
-    blocks = [head]
+    title = class_line(f'{video}, true class', corpus.classes[right], True)
+    blocks = [Block([title, *paragraph(RECOGNISED)], [plain_clip(frames)])]
     found = 'found' if seen['predicted'][2] == right else 'not found'
     titles = {'learned': 'learned', 'random': 'random',
               'found': f'{found} after {seen["steps"]} steps'}

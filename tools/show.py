@@ -9,7 +9,6 @@
 
 A RUN is a folder that train.py made, or a .pt file in it. `COMMAND --help` lists the flags.
 """
-import contextlib
 import functools
 import json
 import math
@@ -63,8 +62,6 @@ def show_figures(args):
     frames_of = find_films(args.videos, first)
     corpus = runs.open_all(loaded, args.split)
     folder = runs.output(first, 'figures', '')
-    with contextlib.suppress(OSError):                      # save_figure would complain
-        folder.mkdir(exist_ok=True)
     for video in tqdm(figures.spread(corpus.ids, args.count), desc='pictures', leave=False):
         path = folder / f'{video.replace("/", "_")}.png'
         figures.draw_video(loaded, corpus, video, path, frames_of(corpus, video))
