@@ -153,16 +153,17 @@ def collate(item, ids):
     return default_collate([item(world.scene(id)) for id in ids])
 
 
-def load_batches(item, ids, **options):
+def load_batches(item, ids):
     """-> an iterable of collate(item, ids) for 16 ids at a time, rendered in another process"""
-    return DataLoader(ids, BATCH, collate_fn=partial(collate, item), num_workers=1, **options)
+    return DataLoader(ids, BATCH, collate_fn=partial(collate, item), num_workers=1,
+                      prefetch_factor=4)
 
 
 def fit(name, model, clips, item, losses):
     """clips: number of training clips; item: as in collate(); losses(model, batch, number of the
     batch) -> loss (), {what: accuracy}. Prints the accuracies on other clips."""
     optimizer = torch.optim.AdamW(model.parameters(), RATE, weight_decay=1e-2)
-    loader = load_batches(item, [f'fresh{i:06d}' for i in range(clips)], prefetch_factor=4)
+    loader = load_batches(item, [f'fresh{i:06d}' for i in range(clips)])
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, len(loader), pct_start=0.15)
     bar = tqdm(loader, name, mininterval=5)
     for number, batch in enumerate(bar):

@@ -76,8 +76,7 @@ def exercises(lab):
 
 
 def expected(lab, logs, cells):
-    """-> rows of the table of runs. logs(table, name) -> the logs of all seeds; cells as
-    puzzle_cells() of tools.results"""
+    """-> rows of the table of runs. logs and cells: read() and puzzle_cells() of tools.results"""
     rows = [['command', 'seconds of one core', 'expect']]
     for name in RUNS[lab]:
         found = logs('puzzles', name)
