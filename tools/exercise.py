@@ -17,7 +17,8 @@ earlier functions. `check` tests these files, and `solution` is refused. `start 
 puts the printed function into the file, and keeps a copy of the old file beside it.
 
 Our file is the solution, and our tests are the check: nothing is written twice. The exercises are
-listed in tools/labs.py, the papers' errors in tools/errata.py.
+listed in tools/labs.py, the papers' errors in tools/errata.py. What a hand-out tells its students
+is in tools/handout.md.
 """
 import argparse
 import ast
@@ -195,7 +196,7 @@ def handout(folder):
         parts = [f"({place!r}, r'''{text_of(source, place)}''')" for place, *_ in changes]
         errata += f'{name!r}: [{", ".join(parts)}],\n'
     (folder / 'tools' / 'errata.py').write_text(errata + '}\n', encoding='utf-8')
-    shutil.copy(ROOT / 'docs' / MARK.name, folder)
+    shutil.copy(ROOT / 'tools' / 'handout.md', folder / MARK.name)
     print(f'{folder}: a copy in which {len(EXERCISES)} functions are to be filled in; '
           f'{folder / MARK.name} tells students how')
 
@@ -214,8 +215,8 @@ def main(argv):
         command.set_defaults(function=function)
         add = command.add_argument
         if name == 'start':
-            add('--as-printed', dest='printed', action='store_true', help='with the error of the '
-                'paper')
+            add('--as-printed', dest='printed', action='store_true',
+                help='with the error of the paper')
             add('--again', action='store_true', help='start over; keeps the old file')
         if name == 'handout':
             add('folder', metavar='FOLDER', help='a new folder')
