@@ -15,8 +15,9 @@ from tools import exercise, runs
 from tools.errata import ERRATA
 from tools.labs import EXERCISES, definition
 
-# Runs many checks in one process, because importing torch takes longer than a check. Arguments: a
-# file with [[student's file, place to copy it to or None, flags and tests], ...]. Prints exit codes.
+# Runs many checks in one process, because importing torch takes longer than a check, and prints
+# their exit codes. Argument: a file with
+# [[student's file, place to copy it to or None, flags and tests], ...]
 CHECKS = '''
 import json, os, shutil, sys
 import pytest
@@ -72,7 +73,7 @@ def test_empty_functions_and_printed_errors_are_rejected(tmp_path):
     jobs = [(name, exercise.emptied(ours(name), name), None) for name in EXERCISES]
     jobs += [(name, exercise.as_printed(ours(name), name), None) for name in ERRATA]
     jobs.append(('ts', 'nonsense', None))
-    jobs.append(('rank-loss', exercise.as_printed(ours('ts'), 'ts'), None))     # in another function
+    jobs.append(('rank-loss', exercise.as_printed(ours('ts'), 'ts'), None))     # another function
     output, codes = run_checks(tmp_path, exercise.ROOT, jobs, '-x')
     assert codes == [1] * (len(jobs) - 1) + [0], output
     assert output.count('not done yet') >= len(EXERCISES)       # for the right reason
