@@ -198,9 +198,9 @@ def merge(weights, unit):
 
 def load(path):
     """File of weights, see read_weights() -> I3D in eval mode"""
-    net = I3D()
     try:
         weights = read_weights(path)
+        net = I3D()
         merged = {}
         for unit, layer in net.layers.named_modules():
             if isinstance(layer, nn.Conv3d):

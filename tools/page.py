@@ -40,13 +40,6 @@ class Scored:
         return scores
 
 
-def picture_row(frames):
-    """uint8 (F, H, W, 3) -> the frames side by side, as a data URL"""
-    file = io.BytesIO()
-    Image.fromarray(np.concatenate(frames, axis=1)).save(file, 'JPEG', quality=80)
-    return 'data:image/jpeg;base64,' + base64.b64encode(file.getvalue()).decode()
-
-
 def attended(weights):
     """weights (T, F, Y, X) or None -> time: (T, F), or None if all frames have the same weight;
     maps: one byte per weight, 255 for the highest of each word, or None without a grid"""
@@ -88,7 +81,10 @@ def one_video(several, corpus, video, frames):
         every = max(frames.shape[1] // 112, 1)              # 16 small frames are enough
         frames = np.stack(figures.spread(frames[:, ::every, ::every], 16))
         content['count'], height, width, _ = frames.shape
-        content['frames'] = {'picture': picture_row(frames), 'height': height, 'width': width}
+        file = io.BytesIO()
+        Image.fromarray(np.concatenate(frames, axis=1)).save(file, 'JPEG', quality=80)
+        picture = 'data:image/jpeg;base64,' + base64.b64encode(file.getvalue()).decode()
+        content['frames'] = {'picture': picture, 'height': height, 'width': width}
     if corpus.truth:
         content['truth'] = {name: corpus.truth[video][name] for name in ('boxes', 'window')}
     return content
