@@ -105,8 +105,8 @@ def caption_list(path):
 
 
 def official_msvd(folder):
-    """-> path, {YOUTUBEID_START_END: English captions}, of AllVideoDescriptions.txt or of the corpus
-    as a table, any *.csv; None, {} if neither is there"""
+    """-> path, {YOUTUBEID_START_END: English captions}: AllVideoDescriptions.txt, or the corpus as
+    a table, any *.csv; None, {} if neither is there"""
     path = folder / 'AllVideoDescriptions.txt'
     try:
         rows = parse_lines(path, r'#.*|(\S+_\d+_\d+)\s*(.*)', 'YOUTUBEID_START_END caption')
@@ -306,7 +306,8 @@ EXPECTED = {'msvd': (1200, 100, 670), 'msrvtt': (6513, 497, 2990),
             'mvad': (36920, 4950, 4717), 'hmdb51': (3213, 357, 1530),
             'hollywood2': (741, 82, 884), 'weizmann': (70, 10, 10)}
 
-SCHEMES = {'msrvtt': ('official', 'astar', 'vre', 'hash'),      # captions of videos that users bring
+# How the captions of videos that users bring can be split
+SCHEMES = {'msrvtt': ('official', 'astar', 'vre', 'hash'),
            **dict.fromkeys(('msvd', 'mvad', 'folder'), ('official', 'hash'))}
 ON_DEMAND = {'video': shapes.Videos, 'key': shapes.Keys}        # features of shapes without a file
 PICKLED = """a pickle can run any program when it is opened, so it is not read. If you trust its \

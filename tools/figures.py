@@ -163,8 +163,9 @@ class Tile:
         """-> heights of the five rows"""
         found = [52 if self.bars else 0]
         for row in (self.pictures, self.small):
+            each = self.width(side) / max(len(row), 1)
             shapes = [picture.shape for picture in row.values()]
-            found.append(max((self.width(side) / len(row) * y / x for y, x, _ in shapes), default=0))
+            found.append(max((each * y / x for y, x, _ in shapes), default=0))
         strip = 10 if self.pictures else 40
         return [*found, 0 if self.when is None else strip, LINE if self.label else 0]
 
