@@ -118,12 +118,10 @@ def read_prose(source, known):
         if source.split('\n')[line - 1].lstrip().startswith('#'):
             prose[line] = comment_html(' '.join(texts), known)
             said.update(range(line, line + len(texts)))
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(source)):
         documented = isinstance(node, (ast.Module, ast.FunctionDef, ast.ClassDef))
         if documented and ast.get_docstring(node):
-            line = 1 if node is tree else trace.first_line(node)
-            prose[line] = docstring_html(ast.get_docstring(node), known)
+            prose[trace.first_line(node)] = docstring_html(ast.get_docstring(node), known)
             said.update(range(node.body[0].lineno, node.body[0].end_lineno + 1))
     return prose, said
 

@@ -300,7 +300,8 @@ NAMES = [*sorted(READERS), *puzzles.NAMES]
 LABELS_ONLY = ('ucf11', 'hmdb51', 'hollywood2', 'weizmann')     # no captions
 FOLDS = {'hmdb51': 3, 'weizmann': 9}                    # datasets with several splits
 
-# Numbers of training, validation and test videos in the papers, with the clips that we hold back.
+# Numbers of training, validation and test videos in the papers. Of the action datasets, we count
+# the training clips that we hold back as validation videos.
 EXPECTED = {'msvd': (1200, 100, 670), 'msrvtt': (6513, 497, 2990),
             'msrvtt-astar': (5513, 497, 1000), 'msrvtt-vre': (6512, 498, 2990),
             'mvad': (36920, 4950, 4717), 'hmdb51': (3213, 357, 1530),

@@ -79,8 +79,9 @@ def describe(value):
 
 
 def first_line(node):
-    """-> the first line of a statement, which may be that of a decorator"""
-    return min([node.lineno, *(one.lineno for one in getattr(node, 'decorator_list', ()))])
+    """A node of the syntax tree -> its first line, which may be that of a decorator"""
+    decorators = getattr(node, 'decorator_list', ())
+    return min([getattr(node, 'lineno', 1), *(one.lineno for one in decorators)])
 
 
 def assigned_names(source):
