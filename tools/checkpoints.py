@@ -90,7 +90,7 @@ def restore(checkpoint, path, root, device='cpu'):
         check_forms(checkpoint['config'], forms_of(paper.Config))
         check_forms(checkpoint['given'], {name: forms[name] for name in checkpoint['given']})
         cfg, training = flags.settings(paper, training | checkpoint['config'])
-        dataset = checked(datasets.Dataset, {**checkpoint['dataset'], 'root': root},
+        dataset = checked(datasets.Dataset, {**checkpoint['dataset'], 'root': str(root)},
                           limit=(int, NONE))
         data.choose('--dataset', dataset.name, datasets.NAMES)
         data.choose('--split-scheme', dataset.scheme, datasets.schemes(dataset.name))

@@ -33,14 +33,15 @@ SLOW = ('Steps take three times as long as before. Probably other programs use t
         'threads wait for one another.\n')              # what the user can do follows
 
 
-def slowed_down(pace, seconds, kind, window=10):
-    """Have steps become slow? True once for each kind. pace: {kind: [best, its last steps]}, which
-    is updated. kind: what the step logged, since steps with rewards are slower for a good reason"""
+def slowed_down(pace, seconds, kind):
+    """Have steps become slow? True once for each kind. pace: {kind: [best, its last 10 steps]},
+    which is updated. kind: what the step logged, since steps with rewards are slower for a good
+    reason"""
     best, last = pace.setdefault(kind, [math.inf, []])
-    last[:] = [*last[1 - window:], seconds]
-    if len(last) < window or torch.get_num_threads() == 1:
+    last[:] = [*last[-9:], seconds]
+    if len(last) < 10 or torch.get_num_threads() == 1:
         return False
-    typical = sorted(last)[window // 2]                 # a single slow step does not count
+    typical = sorted(last)[5]                           # a single slow step does not count
     slow = typical > 3 * best
     pace[kind] = [0.0 if slow else min(best, typical), last]
     return slow and best > 0
@@ -49,7 +50,7 @@ def slowed_down(pace, seconds, kind, window=10):
 # ------------------------------------------------------- files
 @contextlib.contextmanager
 def replacing(path):
-    """Gives the name of a temporary file, which then replaces `path`. So `path` is never
+    """Yields the name of a temporary file, which then replaces `path`. So `path` is never
     incomplete, and after an error it is what it was."""
     path = Path(path)
     temporary = path.with_name(f'{path.name}.{os.getpid()}.tmp')

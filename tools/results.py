@@ -113,10 +113,10 @@ def measure(folder, root):
     return found
 
 
-def constant_caption(references, candidates=500):
-    """id -> list of str -> of the most frequent captions, the one with the best mean CIDEr"""
+def constant_caption(references):
+    """id -> list of str -> of the 500 most frequent captions, the one with the best mean CIDEr"""
     count = Counter(itertools.chain.from_iterable(references.values()))
-    frequent = [caption for caption, _ in count.most_common(candidates)]
+    frequent = [caption for caption, _ in count.most_common(500)]
     cider = evaluate.CiderD(references)
     ids = list(references)
     return max(frequent, key=lambda caption: cider.score(ids, [caption] * len(ids)).mean())
@@ -218,9 +218,8 @@ def ship(folder, name):
     """Store the best weights of a run in shapes/runs/NAME, in half precision, without the state of
     the optimizer."""
     checkpoint = checkpoints.read_checkpoint(folder)
-    weights = {}
-    for key, value in checkpoint['state_dict'].items():
-        weights[key] = value.half() if value.is_floating_point() else value
+    weights = {key: value.half() if value.is_floating_point() else value
+               for key, value in checkpoint['state_dict'].items()}
     kept = {key: value for key, value in checkpoint.items() if key not in ('optimizer', 'rng')}
     target = TOP / 'shapes' / 'runs' / name
     target.mkdir(parents=True, exist_ok=True)
