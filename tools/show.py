@@ -23,7 +23,7 @@ import evaluate
 import sta
 from data import BadInput
 from shapes import words as shape_words
-from tools import caption, checkpoints, datasets, extract, figures, page, runs, scores
+from tools import caption, checkpoints, datasets, extract, figures, java, page, runs, scores
 
 CURVES = {'loss': 'training loss', 'val_loss': 'validation loss per word',
           'val_CIDEr': 'validation CIDEr', 'val_accuracy': 'validation accuracy',
@@ -75,6 +75,8 @@ def show_page(args):
     if len({run.recognises for run, _ in loaded}) > 1:
         raise BadInput('some of these runs write captions and some recognise actions: make a page '
                        'for each kind')
+    if not loaded[0][0].recognises:
+        java.check_java()                                   # before the clips are rendered
     frames_of = find_films(args.videos, loaded[0][0])
     corpus = runs.open_all(loaded, args.split)
     several = []
