@@ -318,7 +318,8 @@ OWN = 'folder/captions.csv'
 
 
 @pytest.mark.parametrize('files, message', [
-    ({'msvd/sents_train.txt': 'vid1\ta man'}, 'no test split in .*: sents_test.txt is missing'),
+    ({'msvd/sents_train.txt': 'vid1\ta man'},
+     'no test split in .*: sents_test.txt .or AllVideo.* is missing'),
     ({'msvd/sents_test.txt': 'vid1\ta man runs\nvid2 a dog'},
      "sents_test.txt, line 2: expected .video<TAB>caption., found 'vid2 a dog'"),
     ({'msvd/sents_test.txt': ''}, 'the test split in .* is empty'),

@@ -65,7 +65,7 @@ def copy(tmp_path, monkeypatch):
 
 
 def test_the_command_renews_that_section_alone(copy, capsys):
-    papers.main()
+    papers.main([])
     assert '0 differences from the papers, 1 choices' in capsys.readouterr().out
     new = copy.read_text()
     assert r'| [1](../one.py#L1) | open | \|x\| of \<eos>; we chose 1 |' in new
@@ -77,7 +77,7 @@ def test_the_command_renews_that_section_alone(copy, capsys):
 def test_a_page_without_both_markers_is_refused_and_left_alone(copy, text):
     copy.write_text(text)
     with pytest.raises(SystemExit, match='expected these two lines'):
-        papers.main()
+        papers.main([])
     assert copy.read_text() == text
 
 

