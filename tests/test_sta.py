@@ -363,6 +363,23 @@ def test_printed_scores_do_not_see_what_they_look_at(task, scores, sees):
     assert torch.allclose(space[0], space[1], atol=1e-5) != sees
 
 
+@pytest.mark.parametrize('scores, tells', [('printed', True), ('content', False)])
+def test_content_scores_do_not_tell_the_order_of_frames(scores, tells):
+    """Played backwards, a clip has the same mean. Content scores give each frame the weight that it
+    had before, so every word has the same probability. Printed scores weigh the first and the last
+    frame differently, whatever they show."""
+    model = make('describe', scores=scores)
+    batch = clips(5, 5)
+    first, second = batch['feats']['clip']
+    second.copy_(first.flip(0))
+    memory, state = model.encode(batch)
+    words = torch.tensor([[2, 3, 4, 1]] * 2)
+    logp, aux = teacher_force(model, memory, state, words)
+    if not tells:
+        close(aux['space'][1], aux['space'][0].flip(1))
+    assert torch.allclose(logp[0], logp[1], atol=1e-5) != tells
+
+
 def test_the_printed_values():
     cfg = sta.Config()
     assert (cfg.hidden, cfg.embed, cfg.penalty, cfg.beam) == (4096, 512, 1.0, 4)        # Sec. 3.2.2
