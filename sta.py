@@ -24,7 +24,8 @@ the content x_i of the place,
 and in issue 7 the author calls the printed equation an error. We offer these scores as `--scores
 content`. The default is `--scores printed`, because issue 12 says that the printed results are
 based on the printed equation, and because the experiment of Fig. 2.8 changes the weights of that
-equation. docs/PAPERS.md weighs the evidence. Only content scores solve the puzzle `place`.
+equation. docs/PAPERS.md weighs the evidence. Only content scores solve the puzzle `place`, but only
+printed scores know where and in which frame a place is: they alone can tell the order of frames.
 
 The penalty in the loss asks that the weights of each place sum to 1 over the steps. This is
 possible only with as many steps as places. T steps give a total weight of T to L places, so by
