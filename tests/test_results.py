@@ -83,12 +83,28 @@ def test_a_row_without_a_log_says_so_and_scores_come_before_numbers_of_the_last_
 
 
 @pytest.mark.parametrize('table', results.RUNNABLE)
-def test_the_flags_of_every_row_are_accepted(table, tmp_path):
+def test_the_flags_of_every_row_are_accepted_and_are_those_of_its_logs(table, tmp_path):
     for row, flags_of_row in results.SPECS[table]['runs'].items():
-        if not flags_of_row.startswith(results.ENSEMBLE):
-            words_of_row = results.command_of(table, row, 0).removeprefix(results.CONSTANT).split()
-            _, run, _ = flags.parse([*words_of_row, '--root', str(tmp_path)])
-            assert f'--model {run.paper.name}' in flags_of_row, row
+        if flags_of_row.startswith(results.ENSEMBLE):
+            continue
+        words_of_row = results.command_of(table, row, 0).removeprefix(results.CONSTANT).split()
+        _, run, _ = flags.parse([*words_of_row, '--root', str(tmp_path)])
+        assert f'--model {run.paper.name}' in flags_of_row, row
+        for log in results.read(table, row):
+            if not log['epochs']:
+                continue
+            command = results.command_of(table, row, log['seed'])
+            assert log['command'] == f'python train.py {command} --seed {log["seed"]}'
+            assert len(log['epochs']) <= epochs_of(run), row        # fewer if it stopped early
+            rewarded = [number for number, epoch in enumerate(log['epochs']) if 'baseline' in epoch]
+            if rewarded and not run.paper.stages:   # a preset may have changed since the run
+                assert rewarded[0] == run.training.reward_after, row
+
+
+def epochs_of(run):
+    if run.paper.stages:
+        return sum(epochs for _, epochs, _ in run.paper.stages(run.cfg))
+    return run.training.epochs
 
 
 def test_blind_scores_by_hand():

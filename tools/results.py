@@ -161,10 +161,12 @@ def summary(command, corpus, found):
 
 def missing(table, seeds=None):
     """-> [(row, seed)] of the runs that have no file yet. A row without training has one run."""
-    seeds = seeds or SPECS[table].get('seeds', 3)
+    spec = SPECS[table]
+    seeds = seeds or spec.get('seeds', 3)
     found = []
-    for row, command in SPECS[table]['runs'].items():
-        for seed in range(1 if command.startswith((CONSTANT, ENSEMBLE)) else seeds):
+    for row, command in spec['runs'].items():
+        single = row in spec.get('once', ()) or command.startswith((CONSTANT, ENSEMBLE))
+        for seed in range(1 if single else seeds):
             if not (RESULTS / table / f'{row}-{seed}.json').exists():
                 found.append((row, seed))
     return found
