@@ -204,7 +204,7 @@ def test_the_course_shows_command_time_and_scores_of_a_run():
     log = {'command': 'python train.py --x 1 --seed 2', 'seed': 2, 'seconds': 61.7,
            'scores': {'slots': 0.5, 'verb': 0.5}}
     rows = course.expected(1, lambda table, name: [log], str)
-    assert rows[1] == ['`python train.py --x 1`', '62 to 62', "[('slots', 'order-mean', 'slots')]"]
+    assert rows[1] == ['`python train.py --x 1`', '62', "[('slots', 'order-mean', 'slots')]"]
     log['scores']['noun'] = 0.5                         # a puzzle that asks for two words
     rows = course.expected(1, lambda table, name: [log], str)
     assert rows[1][2] == "[('noun', 'order-mean', 'noun'), ('verb', 'order-mean', 'verb')]"
