@@ -416,7 +416,9 @@ def main(argv):
         train_run(run, (train, val), args, checkpoint)
     if world > 1:
         dist.destroy_process_group()
-    if rank == 0 and (run.path / 'best.pt').exists():
+    if rank > 0:
+        os._exit(0)                 # the usual way out sometimes aborts in a destructor of torch
+    if (run.path / 'best.pt').exists():
         try:
             run, model = checkpoints.load(run.path, run.dataset.root, run.device)
             evaluate.report([run], model, runs.open_split(run))
