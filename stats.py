@@ -294,6 +294,9 @@ class Visual(nn.Module):
             self.w_h = nn.Linear(cfg.hidden + cfg.embed, cfg.attn, bias=False)   # W_h, shared
             self.u_st = nn.Linear(cfg.attn, 1, bias=False)              # w_ST
             self.u_ts = nn.Linear(cfg.attn, 1, bias=False)              # w_TS
+            if cfg.even_mix:            # when they may differ, they start from 1/2
+                nn.init.zeros_(self.u_st.weight)
+                nn.init.zeros_(self.u_ts.weight)
 
     def encode(self, x, mask):
         """x (N, F, Y, X, D), (N, F, L, D) or (N, F, D), mask (N, F) -> memory: everything that does

@@ -218,19 +218,20 @@ def test_the_category_is_a_second_task_of_training_and_captions_do_not_need_it()
     decode.greedy(model, *model.encode(batch), 5)
 
 
-def test_the_mix_is_even_in_the_first_epochs_of_training_alone():
+def test_the_mix_is_even_in_the_first_epochs_of_training_and_starts_from_one_half():
     """If w_ST and w_TS of Eq. 12 are 0, then both branches have a weight of 1/2."""
     model, batch = make(features=('a', 'b'), even_mix=2)
     gates = [p for name, p in model.named_parameters() if '.u_st' in name or '.u_ts' in name]
-    usual = make(features=('a', 'b'))[0](batch)[0]
+    assert len(gates) == 4 and not any(gate.any() for gate in gates)
+    even = model(batch, epoch=2)[0]
+    for gate in gates:
+        gate.data.normal_(std=3.0)
+    free = model(batch, epoch=2)[0]
     held = model.train()(batch, epoch=1)[0]
     assert torch.autograd.grad(held, gates, allow_unused=True) == (None,) * 4
-    assert torch.equal(model(batch, epoch=2)[0], usual)
-    assert torch.equal(model.eval()(batch, epoch=1)[0], usual)
-    for gate in gates:
-        gate.data.zero_()
-    even = model(batch, epoch=2)[0]
-    assert held.item() == pytest.approx(even.item()) and held.item() != pytest.approx(usual.item())
+    assert torch.equal(model(batch, epoch=2)[0], free)
+    assert torch.equal(model.eval()(batch, epoch=1)[0], free)
+    assert held.item() == pytest.approx(even.item()) and held.item() != pytest.approx(free.item())
 
 
 def test_attention_scores_equal_equation_2():
