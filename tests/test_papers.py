@@ -1,8 +1,6 @@
 """docs/PAPERS.md: the list of differences is that of the source, and every test it names exists."""
 import re
 
-import pytest
-
 from tools import papers
 
 SOURCE = '''"""A docstring may say DEVIATION: it is not a comment."""
@@ -47,38 +45,18 @@ def test_no_tag_is_lost():
             assert len(text.split()) > 3, f'{path}, line {line}: too short to read alone'
 
 
-def test_the_page_is_up_to_date():
-    page = papers.PAGE.read_text()
-    assert papers.remade(page) == page, 'run: python -m tools.papers'
-
-
-@pytest.fixture
-def copy(tmp_path, monkeypatch):
-    """One tagged file and a page that knows nothing of it"""
+def test_a_row_links_to_the_line_and_shows_signs_of_markdown(monkeypatch, tmp_path):
     (tmp_path / 'one.py').write_text('x = 1  # UNSPECIFIED: |x| of <eos>; we chose 1\n')
-    page = tmp_path / 'PAPERS.md'
-    page.write_text(f'# Errata\n\n{papers.START}\nold\n{papers.END}\n\nThe end.\n')
     monkeypatch.setattr(papers, 'ROOT', tmp_path)
     monkeypatch.setattr(papers, 'PAPERS', ('one.py',))
-    monkeypatch.setattr(papers, 'PAGE', page)
-    return page
+    expected = ['[1](../one.py#L1)', 'open', r'\|x\| of \<eos>; we chose 1']
+    assert papers.rows('one.py')[1:] == [expected]
 
 
-def test_the_command_renews_that_section_alone(copy, capsys):
-    papers.main([])
-    assert '0 differences from the papers, 1 choices' in capsys.readouterr().out
-    new = copy.read_text()
-    assert r'| [1](../one.py#L1) | open | \|x\| of \<eos>; we chose 1 |' in new
-    assert new.startswith('# Errata\n\n') and new.endswith('\n\nThe end.\n') and 'old' not in new
-    assert papers.remade(new) == new
-
-
-@pytest.mark.parametrize('text', ['', papers.START, papers.END])
-def test_a_page_without_both_markers_is_refused_and_left_alone(copy, text):
-    copy.write_text(text)
-    with pytest.raises(SystemExit, match='expected these two lines'):
-        papers.main([])
-    assert copy.read_text() == text
+def test_the_page_has_a_table_for_every_file_with_tags():
+    """test_results.py checks that the tables are those of the source."""
+    listed = re.findall(r'<!-- table differences-(\S+) -->', papers.PAGE.read_text())
+    assert listed == list(papers.tagged_files())
 
 
 def test_every_test_that_the_page_names_exists():

@@ -3,8 +3,7 @@
     extract     features of video files             encoders, backbones, i3d, video
     show        figures, curves, a page of runs     figures, page
     grounding   attention against the truth
-    results     tables and logs of published runs   course (the tables of docs/COURSE.md)
-    papers      the list of differences from the papers
+    results     tables and logs of published runs   course, papers (tables of the documents)
     exercise    exercises that grade themselves     labs, errata, grader
     annotate    a paper's file as a page            trace (shapes of tensors)
 

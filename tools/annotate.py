@@ -7,7 +7,6 @@ beside the code that it explains, together with the equations that this code com
 a name shows the shape that its tensor had in a real training step. The page is one HTML file that
 needs no network and no scripts.
 """
-import argparse
 import ast
 import html
 import itertools
@@ -178,8 +177,7 @@ def page(name, source, shapes, about):
 
 
 def main(argv):
-    parser = runs.Parser(prog='python -m tools.annotate', description=__doc__,
-                         formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = runs.Parser(prog='python -m tools.annotate', description=__doc__)
     parser.add_argument('name', choices=[*trace.RUNS, 'all'], help='file to render, without .py')
     parser.add_argument('--out', help='page to write (default: NAME.html)')
     args = parser.parse_args(argv)

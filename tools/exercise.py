@@ -20,7 +20,6 @@ Our file is the solution, and our tests are the check: nothing is written twice.
 listed in tools/labs.py, the papers' errors in tools/errata.py. What a hand-out tells its students
 is in tools/handout.md.
 """
-import argparse
 import ast
 import difflib
 import itertools
@@ -41,7 +40,8 @@ MARK = ROOT / 'HANDOUT.md'              # exists in copies without solutions
 PYTEST = ('-p', 'tools.grader', '-p', 'no:cacheprovider', '-v', '--tb=short', '--no-header')
 SECONDS = 120                           # a check that takes longer is stopped
 LEFT_OUT = ('tests/test_exercise.py',)  # of a handout: it tests the solutions
-NOT_OURS = {'.git', '__pycache__', '.pytest_cache', 'work', 'data'}     # if there is no git
+CACHES = {'.git', '__pycache__', '.pytest_cache'}
+MADE = ('data', 'runs', 'work')         # folders that commands make
 
 
 def read(path):
@@ -170,11 +170,13 @@ def solution(name):
 def our_files():
     """-> paths of all files of the project, relative to ROOT"""
     try:
-        found = subprocess.run(['git', 'ls-files', '-z'], cwd=ROOT, capture_output=True, check=True)
-        paths = [Path(name) for name in found.stdout.decode().split('\0') if name]
-    except (OSError, subprocess.CalledProcessError):    # no git, or not a repository
+        found = subprocess.run(['git', 'ls-files', '-z'], cwd=ROOT, capture_output=True).stdout
+    except OSError:
+        found = b''
+    paths = [Path(name) for name in found.decode().split('\0') if name]
+    if not paths:                                       # no git, or not a repository of our own
         paths = [path.relative_to(ROOT) for path in ROOT.rglob('*')]
-        paths = [path for path in paths if not NOT_OURS & set(path.parts)]
+        paths = [path for path in paths if not CACHES & {*path.parts} and path.parts[0] not in MADE]
     return [path for path in paths if (ROOT / path).is_file() and path.as_posix() not in LEFT_OUT]
 
 
@@ -202,8 +204,7 @@ def handout(folder):
 
 
 def main(argv):
-    parser = runs.Parser(prog='python -m tools.exercise', description=__doc__,
-                         formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = runs.Parser(prog='python -m tools.exercise', description=__doc__)
     commands = parser.add_subparsers(required=True, metavar='COMMAND')
     for name, function, text in (
             ('list', show_list, 'show the exercises'),

@@ -15,7 +15,6 @@ To see whether I3D and its weights work, on any video:
 
 prints the five most probable of the 400 actions of Kinetics.
 """
-import argparse
 import functools
 import json
 import os
@@ -144,9 +143,7 @@ def print_labels(files, info, device):
 
 
 def parse(argv):
-    parser = argparse.ArgumentParser(prog='python -m tools.extract', description=__doc__,
-                                     epilog=video.__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = runs.Parser(prog='python -m tools.extract', description=__doc__, epilog=video.__doc__)
     add = parser.add_argument
     add('--dataset', choices=datasets.READERS, metavar='NAME',
         help=f'write to ROOT/NAME/features; {", ".join(sorted(datasets.READERS))}')

@@ -4,6 +4,16 @@
 that reached each word. The figures, the page (page.py) and the measurements (grounding.py) all use
 the array that it returns.
 
+VIEW, a dict at the end of a paper's file, says what its pictures show (every entry is optional):
+    attention   function: aux of the T words of a caption -> weights (T, F, L) of frames and places,
+                or None (default: view_attention in runs.py)
+    bars        {name in aux: labels}: numbers to draw for every word, such as the weights of ST and
+                TS. If they mix several maps, each map is also drawn alone
+    parts       a word shows its best frame of this many parts of the clip (default: 1)
+    legend      what stands above the words (default: MOST)
+    key, focus  names in aux of the key frame (one-hot) and of its probabilities
+    steps       values of cfg.step that are drawn, if a model describes a video several times
+
 A figure is a list of Blocks, one below the other: the clip, then one for each run. A Block is text
 and rows of Tiles, such as one Tile for each word. So runs of different papers can be compared.
 
@@ -354,12 +364,10 @@ def captioner_block(run, model, corpus, video, frames):
     if look.key is None:
         block = Block(paragraph(f'{run.title}: {look.caption or "(no words)"}', 'black'))
     else:
-        looks = []
-        chosen = model.cfg.step
-        for model.cfg.step in view['steps'] if look.focus is not None else ():
-            looks.append(look_at(run, model, corpus, video))    # vre watches a video twice
-        model.cfg.step = chosen
-        block = key_block(run, looks or [look], frames)
+        looks = {model.cfg.step: look}
+        if look.focus is not None:                              # vre watches a video twice
+            looks = looks_of_steps(run, model, corpus, video)
+        block = key_block(run, looks, frames)
     if look.weights is None or look.weights[0].size == 1:
         return block                                        # there is nothing to choose
     tiles = [word_tile(look, t, frames, view['parts']) for t in range(len(look.words) - 1)]
@@ -379,12 +387,26 @@ def captioner_block(run, model, corpus, video, frames):
     return block
 
 
+def looks_of_steps(run, model, corpus, video):
+    """-> {step: Look} of a paper that can describe a video after each of several steps"""
+    chosen = model.cfg.step
+    looks = {}
+    for model.cfg.step in run.paper.VIEW['steps']:
+        looks[model.cfg.step] = look_at(run, model, corpus, video)
+    model.cfg.step = chosen
+    return looks
+
+
 def key_block(run, looks, frames):
-    """-> Block of the caption of each step, and the clip with lines around the key frames"""
-    total = looks[0].weights.shape[1]
-    row = clip_row(frames, np.ones((total, 1, 1)), [look.key for look in looks], looks[0].focus)
+    """looks {step: Look} -> Block of the caption of each step, and the clip with lines around the
+    key frames"""
+    first = next(iter(looks.values()))
+    total = first.weights.shape[1]
+    keys = [look.key for look in looks.values()]
+    row = clip_row(frames, np.ones((total, 1, 1)), keys, first.focus)
     block = Block([], [row], shows_clip=bool(row))
-    for step, (look, colour) in enumerate(zip(looks, KEYS), 1):
+    for step, look in looks.items():
+        colour = KEYS[step - 1]
         number = frame_number(look.key, total, frames)
         text = f'{run.title}, step {step}, key frame {number}: {look.caption or "(no words)"}'
         block.lines += paragraph(text, colour)

@@ -284,7 +284,7 @@ def check_number(name, value):
 def check_model(run):
     """Build the model once on the sizes that the world of shapes will have, before it is rendered.
     So a model that does not suit them is refused at once."""
-    users = [Path(path).stem for path in glob.glob('shapes/features/*', root_dir=run.dataset.root)]
+    users = [Path(path).stem for path in glob.glob('shapes*/features/*', root_dir=run.dataset.root)]
     for name in run.cfg.features:
         data.choose('--features', name, dict.fromkeys([*shapes.FEATURES, *users]))
     if set(run.cfg.features) <= shapes.FEATURES.keys():

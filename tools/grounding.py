@@ -15,7 +15,6 @@ one reference of each of 100 validation clips.) A single run is measured in more
 
 Letters as in figures.py.
 """
-import argparse
 import itertools
 
 import numpy as np
@@ -185,8 +184,7 @@ def report(loaded, split):
 
 
 def main(argv):
-    parser = argparse.ArgumentParser(prog='python -m tools.grounding', description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = runs.Parser(prog='python -m tools.grounding', description=__doc__)
     runs.add_flags(parser)
     args = parser.parse_args(argv)
     loaded = checkpoints.load_all(args)

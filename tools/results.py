@@ -3,8 +3,9 @@
     python -m tools.results              list the tables, and how many of their runs there are
     python -m tools.results TABLE        print a table
     python -m tools.results run TABLE    make the runs that a table lacks; continues if interrupted
-    python -m tools.results write        put every table into README.md, docs/RESULTS.md and
-                                         docs/COURSE.md, and draw docs/training.png
+    python -m tools.results write        put every table into README.md, docs/RESULTS.md,
+                                         docs/COURSE.md and docs/PAPERS.md, and draw
+                                         docs/training.png
     python -m tools.results mean RUN ... the final scores of some runs (seeds, or folds of HMDB-51)
                                          and their mean
 
@@ -14,7 +15,6 @@ is computed from these files, and a test makes the tables in the documents again
 there without a log. The weights of the runs of `shipped`, and of one run of `msrvtt`, are
 stored in shapes/runs/ and come with the project.
 """
-import argparse
 import itertools
 import json
 import os
@@ -35,11 +35,11 @@ from tqdm import tqdm
 import decode
 import evaluate
 from data import BadInput, choose
-from tools import checkpoints, course, flags, grounding, machine, runs, scores
+from tools import checkpoints, course, flags, grounding, machine, papers, runs, scores
 
 TOP = Path(__file__).resolve().parents[1]
 RESULTS = TOP / 'results'
-PAGES = ('README.md', 'docs/RESULTS.md', 'docs/COURSE.md')
+PAGES = ('README.md', 'docs/RESULTS.md', 'docs/COURSE.md', 'docs/PAPERS.md')
 SPECS = tomllib.loads((RESULTS / 'tables.toml').read_text())
 PANELS = SPECS.pop('training')
 RUNNABLE = [table for table, spec in SPECS.items() if 'runs' in spec]
@@ -192,9 +192,9 @@ def make_run(table, row, seed, root):
     path.parent.mkdir(parents=True, exist_ok=True)
     with machine.replacing(path) as temporary:
         temporary.write_text(json.dumps(found))
-    if table == 'shipped':
+    if table == 'shipped' and seed == 0:
         ship(folder, row)
-    elif row == SPECS[table].get('ship'):
+    elif row == SPECS[table].get('ship') and seed == 0:
         ship(folder, table)
 
 
@@ -245,10 +245,10 @@ def make_runs(table, args):
         except KeyboardInterrupt:
             pool.shutdown(cancel_futures=True)              # those that run save and stop
             raise
+    if failed:                                              # ensembles need all of their runs
+        raise BadInput('; '.join(failed))
     for row, seed in late:
         make_run(table, row, seed, args.root)
-    if failed:
-        raise BadInput('; '.join(failed))
 
 
 # ----------------------------------------------------------------------------------------- tables
@@ -311,22 +311,24 @@ def mean_table(folders):
     names = [name for name in found[0] if all(name in scores for scores in found)]
     mean = {name: sum(scores[name] for scores in found) / len(found) for name in names}
     rows = [['run', *names]]
-    for label, scores in zip([*folders, 'mean'], [*found, mean]):
-        rows.append([label, *(f'{scores[name]:.3f}' for name in names)])
+    for label, values in zip([*folders, 'mean'], [*found, mean]):
+        rows.append([label, *(f'{values[name]:.3f}' for name in names)])
     return rows
 
 
 TABLES = {table: partial(runs_table, table) for table in SPECS}
 TABLES['puzzles'] = puzzles_table
-for lab in course.READ:
-    TABLES[f'lab-{lab}-reading'] = partial(course.reading, lab)
+for name in papers.tagged_files():
+    TABLES[f'differences-{name}'] = partial(papers.rows, name)
+for lab in course.RUNS:
     TABLES[f'lab-{lab}-exercises'] = partial(course.exercises, lab)
     TABLES[f'lab-{lab}-runs'] = partial(course.expected, lab, read, puzzle_cells)
 
 
 def fill(page):
-    """The text of a page -> the same with every table made again. A table stands between the
-    comments `<!-- table NAME -->` and `<!-- end of table -->`."""
+    """The text of a page -> the same with every table made again, and with the line numbers of
+    functions. A table stands between the comments `<!-- table NAME -->` and `<!-- end of table
+    -->`."""
     def made_again(found):
         start, name, end = found.groups()
         if not end:
@@ -334,8 +336,9 @@ def fill(page):
         choose('table', name, TABLES)
         return f'{start}{runs.markdown(TABLES[name]())}\n{end}'
 
-    return re.sub(r'(<!-- table (\S+) -->\n).*?(<!-- end of table -->|\Z)', made_again, page,
+    page = re.sub(r'(<!-- table (\S+) -->\n).*?(<!-- end of table -->|\Z)', made_again, page,
                   flags=re.S)
+    return course.renew_lines(page)
 
 
 def draw_training(path):
@@ -359,10 +362,9 @@ def draw_training(path):
 
 
 def main(argv):
-    parser = argparse.ArgumentParser(prog='python -m tools.results', description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = runs.Parser(prog='python -m tools.results', description=__doc__)
     parser.add_argument('words', nargs='*', metavar='WORD',
-                        help=f'as above; the tables are {", ".join(TABLES)}')
+                        help=f'as above; the tables are {", ".join(RUNNABLE)}')
     parser.add_argument('--seeds', type=int, metavar='N',
                         help='runs per row, with seeds from 0 on (default: as tables.toml says)')
     parser.add_argument('--jobs', type=int, default=os.cpu_count(),

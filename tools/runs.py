@@ -275,7 +275,11 @@ def output(run, name, ending):
 
 
 class Parser(argparse.ArgumentParser):
-    """A mistake in the flags is one line, like every other mistake of the user."""
+    """Its help keeps the line breaks of a docstring. A mistake in the flags is one line, like every
+    other mistake of the user."""
+
+    def __init__(self, formatter_class=argparse.RawDescriptionHelpFormatter, **options):
+        super().__init__(formatter_class=formatter_class, **options)
 
     def error(self, message):
         raise BadInput(f'{message} (--help lists the flags)')
