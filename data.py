@@ -160,7 +160,8 @@ class Features:
 
     def __init__(self, folder, name):
         folder = Path(folder)
-        self.scale, self.info = None, {}
+        self.scale = None
+        self.info = {}
         self.checked = set()                            # videos whose numbers have been checked
         hdf5 = next(filter(os.path.isfile, (folder / f'{name}.h5', folder / f'{name}.hdf5')), None)
         if os.path.isfile(folder / f'{name}.npy') and os.path.isfile(folder / f'{name}.json'):
@@ -283,10 +284,7 @@ class Batches:
 
     def __len__(self):
         """Batches per epoch"""
-        visits = len(self.caption_ids)
-        if self.vocabulary is not None:
-            visits = sum(-(-len(numbers) // self.captions) for numbers in self.caption_ids.values())
-        return -(-visits // self.videos)
+        return -(-len(self.visits(epoch=0, seed=0)) // self.videos)
 
     def epoch(self, epoch, seed=0, start=0, rank=0, world=1):
         """Yield the batches from number `start` on. Process number `rank` of `world` processes gets

