@@ -4,9 +4,10 @@ Paper:      Y. Pu, M. R. Min, Z. Gan, L. Carin. "Adaptive Feature Abstraction fo
             to Text." AAAI 2018. arXiv:1611.07837. This version calls the method dualAFR; the first
             version (2016), which has fuller equations, calls it ASTAR. Our equation numbers are
             those of 2018.
-Covers:     the whole method and every row of its tables. Eq. 1-18; the LSTM is Eq. 2 of the first
+Covers:     the whole method, and every row of tables 1 and 2 that is the authors' own (for an
+            ensemble, give evaluate.py several runs). Eq. 1-18; the LSTM is Eq. 2 of the first
             version.
-Leaves out: fine-tuning of C3D (the paper does none either), a preset for M-VAD, human evaluation.
+Leaves out: a preset for M-VAD, human evaluation (table 3). C3D is not fine-tuned, as in the paper.
 
     pool2 --7x7x7 convolution, ReLU, max 8--+
     pool3 --5x5x5 convolution, ReLU, max 4--+-- a: I places x L layers --alpha--> s_t --beta--> z_t
@@ -54,6 +55,8 @@ from decode import select, teacher_force
 
 VARIANTS = ('soft', 'hard', 'fc7', *MAPS, 'mlp', 'maxpool', 'avgpool', 'hypercolumn',
             'layers-first', 'fc7-every', 'resnet')
+# UNSPECIFIED: how the ten models of an ensemble differ, and how they are combined; we chose runs
+# with different seeds, and the mean of their probabilities of the next word (decode.Ensemble).
 ROWS = 4                                # rows and columns of pool5 and of every aligned map
 
 
@@ -87,11 +90,14 @@ class Config:
     # DEVIATION: paper clips gradients if "the norm of the parameter vector" exceeds 5, here if the
     # norm of the gradient does, because only that norm measures the size of a step.
     clip: float = 5.0                   # largest norm of the gradient, appendix
-    # UNSPECIFIED: the number of epochs if early stopping does not end training; we chose 30.
+    # UNSPECIFIED: after how many epochs without a better score early stopping ends the training,
+    # and the number of epochs if it does not; we chose 5 (--patience) and 30.
     epochs: int = 30                    # largest number of passes over the training captions
     # UNSPECIFIED: how many videos the 32 captions of a batch describe; we chose 8.
     videos_per_batch: int = 8           # videos in a batch
     captions_per_video: int = 4         # captions of each video in a batch; 8 x 4 = 32, appendix
+    # DEVIATION: paper's vocabularies (12,594 words for YouTube2Text) have the words of all videos,
+    # here those of the training captions alone, because test captions must not enter the model.
     min_count: int = 1                  # words below this count become <unk>; 1 keeps all words
     # UNSPECIFIED: the longest caption; we chose 30 words.
     max_len: int = 30                   # longest caption, in words
@@ -287,7 +293,8 @@ def build_alignment(cfg, shapes):
             align[layer] = Pooled(layer, REDUCE[cfg.variant], perceptron)
         if cfg.variant == 'hypercolumn':
             # UNSPECIFIED: whether the layers of a hypercolumn are concatenated before or after the
-            # perceptron of Eq. 18; we chose after.
+            # perceptron of Eq. 18 (it "replaces the pooling operation", which suggests before); we
+            # chose after, with a perceptron for each layer.
             D = D * len(shapes)
     else:
         # UNSPECIFIED: whether a single layer (pool2, pool3 or pool4) is aligned; we chose yes.
@@ -331,8 +338,8 @@ def vimco(log_py, log_pm):
     else:
         own = torch.eye(K, dtype=torch.bool, device=log_py.device)
         samples = log_py[:, None].expand(B, K, K)           # in row k, sample k is on the diagonal
-        f = samples.masked_fill(own, 0.0).sum(2) / (K - 1)                  # Eq. 16, its log
-        baseline = torch.where(own, f[:, :, None], samples)                 # f replaces sample k
+        log_f = samples.masked_fill(own, 0.0).sum(2) / (K - 1)              # Eq. 16  (B, K)
+        baseline = torch.where(own, log_f[:, :, None], samples)             # f replaces sample k
         baseline = baseline.logsumexp(2) - math.log(K)
         learning = bound[:, None] - baseline                                # Eq. 15  (B, K)
     # DEVIATION: paper prints omega_k grad p(Y|m_k, A) in Eq. 13 and 14, here the term is omega_k
@@ -410,6 +417,7 @@ class Captioner(nn.Module):
         self.sizes = sizes
         self.layers = layers_of(cfg.variant)
         self.hard = cfg.variant == 'hard'
+        # A hypercolumn has no beta: "only a spatiotemporal attention", Sec. 4.3, first version.
         self.L = 1 if cfg.variant == 'hypercolumn' else len(self.layers)
         D = 0
         if self.layers:
@@ -552,6 +560,8 @@ class Captioner(nn.Module):
             if self.layers:
                 z, aux = self.attend(h, memory)
                 x = torch.cat([x, z], 1)                            # (B, E + D)
+            # UNSPECIFIED: how fc7 is used "at each time step" in the first version; we chose to
+            # concatenate its mean with w_t-1 and z_t.
             if 'fc7' in memory:
                 x = torch.cat([x, memory['fc7']], 1)                # variant fc7-every
             h, c = self.lstm(self.drop(x), (h, c))                  # Eq. 2 of the first version

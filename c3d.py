@@ -78,6 +78,7 @@ class Config:
     optimizer: str = 'adam'             # adam, adamw or rmsprop
     rate: float = 1e-4                  # learning rate
     schedule: str = 'cosine'            # learning rate over time: constant or cosine
+    # UNSPECIFIED: weight decay and gradient clipping; we chose none, and a largest norm of 5.
     weight_decay: float = 0.0           # strength of the weight decay
     clip: float = 5.0                   # largest norm of the gradient
     epochs: int = 13                    # passes over the training videos, Sec. 3.3
@@ -305,8 +306,9 @@ class Recogniser(nn.Module):
         lengths = batch['mask'][name].sum(1).tolist()
         if 0 in lengths:
             raise BadInput(f'video {batch["ids"][lengths.index(0)]!r} has zero frames')
-        # DEVIATION: paper trains on random clips of 16 frames of a video (Sec. 3.3), here on every
-        # window, because this needs no random choice.
+        # DEVIATION: paper trains on five random clips of each video and averages the predictions of
+        # ten (Sec. 3.3), here every window of 16 frames is a clip, because this needs no random
+        # choice.
         numbers = [windows(n).to(video.device) for n in lengths]                # (M_n, 16) each
         clips = torch.cat([v[n] for v, n in zip(video, numbers)])               # (M, 16, Y, X, 3)
         counts = torch.tensor([len(n) for n in numbers], device=video.device)

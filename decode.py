@@ -48,7 +48,7 @@ class Shared:
 
 
 def tree_map(function, tree):
-    """Apply function to every tensor of a tree; None stays None."""
+    """Apply function to every tensor of a tree, and to the rows of a Shared; None stays None."""
     if tree is None:
         return None
     if isinstance(tree, Shared):
@@ -135,14 +135,14 @@ def stack_steps(steps, T, back):
 def generate(model, memory, state, max_len, pick):
     """Generate one caption per row. pick chooses a word: log-probabilities (B, V) -> token (B,).
 
-    Returns words (B, T <= max_len) and their log-probabilities (B, T), which are differentiable.
-    <eos> counts as a word. After it, the words are <pad> and the log-probabilities 0. A caption
-    that reaches max_len words without <eos> is cut off."""
+    Returns words (B, T) and their log-probabilities (B, T), which are differentiable. T is at most
+    max_len + 1: as in training, <eos> may follow max_len words. After <eos> the words are <pad> and
+    the log-probabilities 0. A caption that has not reached <eos> by then is cut off."""
     token = None
     finished = None
     words = []
     logps = []
-    for _ in range(max_len):
+    for _ in range(max_len + 1):
         logits, state, _ = model.step(token, state, memory)
         distribution = word_logp(logits)
         token = pick(distribution.detach())
@@ -188,7 +188,7 @@ def beam(model, memory, state, max_len, K, *, length_penalty=0.0):
     score[:, 0] = 0                                     # at first all beams are equal: use only one
     done = torch.zeros(N, K, dtype=torch.bool, device=device)
     words = torch.empty(N, K, 0, dtype=torch.long, device=device)
-    for t in range(max_len):
+    for t in range(max_len + 1):                        # as in generate()
         token = words[:, :, -1].flatten() if t else None
         logits, state, _ = model.step(token, state, memory)
         logp = word_logp(logits).view(N, K, -1)

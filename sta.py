@@ -25,7 +25,8 @@ and in issue 7 the author calls the printed equation an error. We offer these sc
 content`. The default is `--scores printed`, because issue 12 says that the printed results are
 based on the printed equation, and because the experiment of Fig. 2.8 changes the weights of that
 equation. docs/PAPERS.md weighs the evidence. Only content scores solve the puzzle `place`, but only
-printed scores know where and in which frame a place is: they alone can tell the order of frames.
+printed scores know where a place is and, in the Captioner, in which frame: there they alone can
+tell the order of frames. (The Recogniser reads the frames in order, whatever its scores.)
 
 The penalty in the loss asks that the weights of each place sum to 1 over the steps. This is
 possible only with as many steps as places. T steps give a total weight of T to L places, so by
@@ -64,7 +65,8 @@ VARIANTS = ('soft', 'avgpool', 'maxpool', 'softmax', 'first')
 SCORES = ('printed', 'content')
 TASK_FIELDS = {'describe': ('embed', 'gate'),       # fields of Config that only this task reads
                'recognise': ('sigmoids', 'block', 'block_stride', 'fps')}
-STORED_FPS = 30             # frames per second of the recognition datasets, Sec. 2.2.1
+# Sec. 2.2.1: UCF-11 has 29.97, HMDB-51 has 30; the rate of Hollywood2 is not given.
+STORED_FPS = 30             # frames per second of the features that the Recogniser reads
 
 
 @dataclass
@@ -86,20 +88,21 @@ class Config:
     fps: int = 30                     # frames per second that a block reads; 6 in Fig. 2.6a
     optimizer: str = 'adam'           # adam, adamw or rmsprop, Sec. 2.2.2 and 3.2.2
     # The gradient of gamma theta^2 is 2 gamma theta, so the weight decay is 2 gamma.
-    weight_decay: float = 2e-5        # strength of the weight decay, 2 gamma in Sec. 2.2.2
-    # UNSPECIFIED: the learning rate, gradient clipping and the batch size of chapter 3; we chose
-    # the rate of the author's code for chapter 2 (src/actrec.py: Adam at 2e-4, constant), clipping
-    # at a norm of 5, and batches of 32 videos with 5 captions each.
-    # DEVIATION: author's code for chapter 2 has batches of 128 blocks and no gradient clipping,
-    # here batches of 32 videos and clipping at a norm of 5, as for chapter 3, because a batch holds
-    # whole videos, of which an epoch reads only one block each.
+    weight_decay: float = 2e-5        # strength of the weight decay, 2 gamma, Sec. 2.2.2, 3.2.2
+    # UNSPECIFIED: the learning rate, gradient clipping and the batch size; we chose the rate of the
+    # author's code for chapter 2 (src/actrec.py: Adam at lr0 = 2e-4, constant), clipping at a norm
+    # of 5, and batches of 32 videos, with 5 captions each in chapter 3. The author's code has
+    # batches of 128 blocks and does not clip. Our batches for chapter 2 hold whole videos, of which
+    # an epoch reads only one block each.
     rate: float = 2e-4                # learning rate
     schedule: str = 'constant'        # learning rate over time: constant or cosine
     clip: float = 5.0                 # largest norm of the gradient
     videos_per_batch: int = 32        # videos in a batch
     captions_per_video: int = 5       # captions of each video in a batch
     epochs: int = 15                  # passes over the training data, Sec. 2.2.2 and 3.2.2
-    min_count: int = 1                # words below this count become <unk>; 1 keeps all, Sec. 3.2.1
+    # UNSPECIFIED: how often a word must occur to be kept (Sec. 3.2.1 counts roughly 15,000 words in
+    # all descriptions, those of the test videos included); we chose to keep every word.
+    min_count: int = 1                # words that occur less often become <unk>
     # UNSPECIFIED: the longest caption; we chose to cut captions after 30 words.
     max_len: int = 30                 # longest caption, in words
     beam: int = 4                     # beam width, Sec. 3.2.2
@@ -116,8 +119,10 @@ class Config:
 
 PRESETS = {
     # hidden and layers are from Sec. 2.2.2. penalty is that of the best row of Table 2.1; the
-    # thesis also tries 1 and 10. Clips of Hollywood2 can have several classes, and the author's
-    # code has 12 sigmoids with binary cross-entropy for them (src/actrec_mAP.py).
+    # thesis also tries 1 and 10.
+    # DEVIATION: paper has a softmax over the classes and one-hot labels (Sec. 2.1.2, Eq. 2.7), here
+    # Hollywood2 has 12 sigmoids with binary cross-entropy, as in the author's code
+    # (src/actrec_mAP.py), because its clips can have several classes.
     'ucf11': dict(task='recognise', hidden=512, layers=3, penalty=0.0),
     'hollywood2': dict(task='recognise', hidden=512, layers=3, penalty=0.0, sigmoids=True),
     'hmdb51': dict(task='recognise', hidden=1024, layers=3, penalty=0.0),
@@ -156,7 +161,7 @@ def read_features(batch, cfg):
 
 
 def group_mean(values, groups, count):
-    """values (M, K), groups (M,) -> (count, K), the mean of each group; 0 for an empty group"""
+    """values (M, C), groups (M,) -> (count, C), the mean of each group; 0 for an empty group"""
     total = values.new_zeros(count, values.shape[1]).index_add(0, groups, values)
     members = torch.bincount(groups, minlength=count).clamp(min=1)
     return total / members[:, None]
@@ -227,6 +232,9 @@ class Recogniser(nn.Module):
             self.location = ContentScores(H, D)
         self.hidden = nn.Linear(H, H)
         self.classify = nn.Linear(H, sizes.classes)
+        # UNSPECIFIED: which connections of the Recogniser count as "non-recurrent" and so have
+        # dropout; we chose the inputs of the LSTMs, of the hidden layer and of the class layer. In
+        # the author's code only the last two have it: its LSTM reads x_t without dropout.
         self.drop = nn.Dropout(cfg.dropout)
 
     def count_starts(self, mask):
@@ -245,8 +253,8 @@ class Recogniser(nn.Module):
 
     def block_frames(self, mask, rows, starts):
         """mask (N, F), rows (M,), starts (M,) -> index (M, T), the frame that each step reads"""
-        # A clip shorter than a block repeats its last frame, as in the author's code
-        # (util/data_handler.py).
+        # UNSPECIFIED: what to do with a clip shorter than a block; we chose to repeat its last
+        # frame, as in the author's code (util/data_handler.py).
         last = (mask.sum(1)[rows] - 1 - starts) // self.skip                            # (M,)
         step = torch.arange(self.cfg.block, device=mask.device).minimum(last[:, None])  # (M, T)
         return starts[:, None] + self.skip * step
@@ -385,8 +393,10 @@ class Captioner(nn.Module):
         elif cfg.variant != 'avgpool':
             self.location = ContentScores(H, D)
         if cfg.gate:
-            # UNSPECIFIED: the layers of f_beta; we chose one hidden tanh layer of n units, because
-            # one of d units would have 17 million weights.
+            # UNSPECIFIED: the layers of f_beta, a "multilayer perceptron" (Sec. 3.1.3); we chose
+            # one hidden tanh layer of n units. With d units ("the hidden layer d" of Sec. 3.2.2 may
+            # be this one) it would have 17 million weights. The author's code for chapter 2 has
+            # such a gate, switched off (src/actrec.py, selector): a single linear layer.
             self.f_beta = nn.Sequential(nn.Linear(H, E), nn.Tanh(), nn.Linear(E, 1))
         self.stack = Stack(cfg, E + D, D)
         self.w_h = nn.Linear(H, E, bias=False)              # W_h
@@ -455,7 +465,7 @@ class Captioner(nn.Module):
         # dropout; we chose the inputs of the LSTM and of W_h, W_x and W_p. The inputs of f_init,
         # f_beta and the location softmax have none.
         h, state = self.stack(torch.cat([y, x], 1), state)              # Eq. 3.1  (B, H)
-        # y has no dropout of its own, because the dropout of the sum, below, already acts on it.
+        # y reaches the sum without a layer of its own, so only the dropout of the sum acts on it.
         deep = y + self.w_h(self.drop(h)) + self.w_x(self.drop(x))      # (B, E)
         logits = self.w_p(self.drop(deep))                              # Eq. 3.4  (B, V)
         return logits, state, {'space': alpha, 'gate': beta[:, 0]}

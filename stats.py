@@ -2,7 +2,7 @@
 
 Paper:      A. Cherian, J. Wang, C. Hori, T. K. Marks. "Spatio-Temporal Ranked-Attention Networks
             for Video Captioning." WACV 2020. arXiv:2001.06127, doi:10.1109/WACV45572.2020.9093291
-Covers:     Sec. 3-4.1, tables 1 and 2 (variant and pool), Eq. 1-3, 6-12.
+Covers:     Sec. 3-4.1, tables 1, 2 and 4 (variant, pool, category), Eq. 1-3, 6-12.
 Leaves out: the CNNs; the rank-SVM of equations (4)-(5), which (6)-(8) replace.
             Figure 5 is drawn by `python -m tools.show words RUN`.
 
@@ -18,7 +18,7 @@ grows with t. So w tells how the frames change over time.
 
 Paper -> code:  x_tj memory['x'] | x~_j x_tilde | xbar_t x_bar | tau, e aux | eta cfg.eta
                 xhat_ST w in Eq. 6-8, x_st (with the mean) in Eq. 12 | xhat_TS x_ts
-                h_{i-1} state['h'] before the step | beta of Eq. 7 cfg.margin
+                h_{i-1} q = [h, s], with h = state['h'] before the step | beta of Eq. 7 cfg.margin
                 beta_1, beta_2 beta_1, beta_2, and mix after the softmax of Eq. 12
 Letters:        N videos, B captions, F frames, Y X grid, L = Y*X regions, D feature size,
                 A attention, E word embedding, H hidden, Q = H + E query, T words, V vocabulary
@@ -73,7 +73,9 @@ class Config:
     reward_after: int = 10          # epochs of cross-entropy before the rewards, Sec. 3.4
     # UNSPECIFIED: which BLEU is part of the reward; we chose BLEU-4, smoothed for single captions.
     reward: str = 'meteor+bleu4'    # metrics whose sum is the reward, Sec. 3.4
-    # UNSPECIFIED: the weight of the REINFORCE loss relative to the cross-entropy; we chose 1.
+    # UNSPECIFIED: how cross-entropy and rewards are combined (in [42], which Sec. 3.4 follows, the
+    # first words of a caption have the cross-entropy, the others the reward); we chose the sum of
+    # both losses, each over the whole caption, and a weight of 1 for REINFORCE.
     reward_weight: float = 1.0      # weight of the REINFORCE loss
 
     optimizer: str = 'rmsprop'      # adam, adamw or rmsprop, Sec. 4.1
@@ -86,7 +88,8 @@ class Config:
     # UNSPECIFIED: whether the batch size of 32 counts videos or captions; we chose videos, with
     # one caption each by default and five in the presets for MSVD and MSR-VTT.
     captions_per_video: int = 1     # captions of each video in a batch
-    # UNSPECIFIED: how often a word must occur to be kept; we chose 3 times for MSVD and MSR-VTT.
+    # UNSPECIFIED: how often a word must occur to be kept (Sec. 4 counts 13,010 distinct words in
+    # MSVD, but does not say how many the model knows); we chose 3 times for MSVD and MSR-VTT.
     min_count: int = 1              # words that occur less often become <unk>
     # UNSPECIFIED: the longest caption; we chose 30 words.
     max_len: int = 30               # longest caption, in words
@@ -206,8 +209,7 @@ class SpaceThenTime(nn.Module):
         last = mask.sum(1) - 1                                          # the last real frame
         w = self.lstm(x)[0][torch.arange(len(x), device=x.device), last]    # Eq. 8  (B, D)
         if 'ranked' in self.cfg.pool:
-            # UNSPECIFIED: the vector that the ranking loss of mean + ranked trains; we chose the
-            # LSTM's output without the mean, because it takes the place of the rank-SVM's w.
+            # The ranking loss trains the LSTM's output without the mean, as in Eq. 7 and 8.
             rank = rank_loss(w, x, self.cfg.margin, mask)
         if 'mean' in self.cfg.pool:
             # UNSPECIFIED: how the mean and the LSTM's output are combined; we chose their sum.
@@ -288,13 +290,16 @@ class Visual(nn.Module):
             self.st = TemporalAttention(cfg) if temporal else SpaceThenTime(cfg, shape)
         if cfg.variant != 'st':
             self.ts = TimeThenSpace(cfg, shape)
+        # UNSPECIFIED: whether the attentions of Eq. 1, 3, 9 and 10 share the weights of Eq. 2, and
+        # whether beta_1 and beta_2 of Sec. 3.3 read s; we chose separate weights for each
+        # attention, one more W_h that beta_1 and beta_2 share, and the query [h, s] for both.
         if cfg.variant == 'stats':
             self.w_st = nn.Linear(cfg.visual, cfg.attn, bias=False)     # W_ST
             self.w_ts = nn.Linear(cfg.visual, cfg.attn, bias=False)     # W_TS
             self.w_h = nn.Linear(cfg.hidden + cfg.embed, cfg.attn, bias=False)   # W_h, shared
             self.u_st = nn.Linear(cfg.attn, 1, bias=False)              # w_ST
             self.u_ts = nn.Linear(cfg.attn, 1, bias=False)              # w_TS
-            if cfg.even_mix:            # when they may differ, they start from 1/2
+            if cfg.even_mix:            # not in the paper: beta_1 and beta_2 start from 0
                 nn.init.zeros_(self.u_st.weight)
                 nn.init.zeros_(self.u_ts.weight)
 
@@ -325,12 +330,12 @@ class Visual(nn.Module):
             x_st, aux = self.st(q, memory)
             x_ts, aux_ts = self.ts(q, memory)
             h = self.w_h(q)
-            beta_1 = self.u_st(torch.tanh(self.w_st(x_st) + h))         # (B, 1)
-            beta_2 = self.u_ts(torch.tanh(self.w_ts(x_ts) + h))         # (B, 1)
-            mix = torch.cat([beta_1, beta_2], 1).softmax(1)             # (B, 2)
+            beta_1 = self.u_st(torch.tanh(self.w_st(x_st) + h))         # Sec. 3.3  (B, 1)
+            beta_2 = self.u_ts(torch.tanh(self.w_ts(x_ts) + h))         # Sec. 3.3  (B, 1)
+            mix = torch.cat([beta_1, beta_2], 1).softmax(1)             # Eq. 12  (B, 2)
             if self.training and self.even:
                 mix = torch.full_like(mix, 0.5)
-            x = mix[:, :1] * x_st + mix[:, 1:] * x_ts
+            x = mix[:, :1] * x_st + mix[:, 1:] * x_ts                   # Eq. 12  (B, D)
             aux = {**aux, **aux_ts, 'mix': mix}
         # UNSPECIFIED: whether the tanh of Eq. 12 stays if ST or TS is alone; we chose to keep it.
         return torch.tanh(x), aux                                       # Eq. 12  (B, D)
@@ -400,7 +405,10 @@ class Captioner(nn.Module):
         word, s, keys, values = self.read(token, state)
         # UNSPECIFIED: how the self-attention s, the LSTM's state h, the last word and xhat are
         # combined; we chose to concatenate: [h, s] is the query of the visual attentions, [word,
-        # xhat] the input of the LSTM. So the h in the query has not read the last word, but s has.
+        # xhat] the input of the LSTM.
+        # DEVIATION: paper's query for word i is a state h_{i-1} that has read all words before it
+        # (Sec. 3: h_i = LSTM(h_{i-1}, y_i)), here h has not yet read the last of them, because the
+        # LSTM reads this word together with xhat, which depends on h. But s has read it.
         q = torch.cat([state['h'], s], 1)                               # (B, Q)
         # UNSPECIFIED: how several kinds of features are combined; we chose separate attentions,
         # whose results are concatenated.
@@ -423,6 +431,8 @@ class Captioner(nn.Module):
         captions = select(videos, batch['rows'])                        # memory, state per caption
         for visual in self.visual.values():
             visual.even = epoch < cfg.even_mix
+        # UNSPECIFIED: how scheduled sampling chooses the model's own word; we chose a draw from the
+        # model's distribution.
         own_words = 0.0
         if self.training:
             own_words = sampling_rate(epoch, cfg.eta)
@@ -431,7 +441,10 @@ class Captioner(nn.Module):
         loss = nll
         logs = {'nll': nll.mean().item()}
         if 'rank' in aux:
-            rank = aux['rank'].sum(1)       # each word has its own attention and ranking loss
+            # UNSPECIFIED: whether the ranking loss counts once per video or once per word; we chose
+            # once per word, because each word has its own spatial attention, so its own x_1..x_F.
+            # (If a frame is a single vector, the same loss counts once for each word.)
+            rank = aux['rank'].sum(1)                                   # (B,)
             loss = loss + cfg.rank_weight * rank
             logs['rank'] = rank.mean().item()
         if cfg.category:
@@ -446,8 +459,8 @@ class Captioner(nn.Module):
             words, logp = sample(self, *captions, cfg.max_len)          # (B, T)
             ids = [batch['ids'][i] for i in batch['rows'].tolist()]
             reward = reward_fn(ids, words)                              # (B,)
-            # UNSPECIFIED: the baseline of REINFORCE; we chose the self-critical one of [44], to
-            # which Sec. 2 refers: the reward of the greedy caption.
+            # UNSPECIFIED: the baseline of REINFORCE (Sec. 3.4 follows [42, 36], Sec. 2 names [44]);
+            # we chose the self-critical one of [44]: the reward of the greedy caption.
             baseline = reward_fn(batch['ids'], self.best_guess(*videos))[batch['rows']]     # (B,)
             loss = loss + cfg.reward_weight * reinforce(logp, reward - baseline)
             logs['reward'] = reward.mean().item()

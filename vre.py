@@ -19,11 +19,12 @@ A KBiGRU is two GRUs that start at a key frame and read outwards, one to each en
 The key frame is an arg max, so the cross-entropy cannot train the choice. The refocusing loss
 trains it: the reward R of a caption is its gain in log-probability from step 1 to step 2. If R has
 risen since the last epoch, the key frame becomes more probable; if R has fallen, it becomes less
-probable. But an arg max never tries another frame, so the loss compares a key with itself, and the
-module learns nothing (`--key argmax`, as printed; docs/PAPERS.md explains why). With `--key drawn`,
-stage joint draws two keys from alpha and compares their rewards. For comparison, a key can also be
-a constant of the video: the middle frame, a random frame, or the true key frame (`oracle`), for
-which the last feature of --features must be `key`.
+probable. But while the arg max stays at one frame, the loss compares a key with itself: R changes
+only because the captioner does, so the module does not learn which key is good (`--key argmax`, as
+printed; docs/PAPERS.md explains why). With `--key drawn`, stage joint draws two keys from alpha and
+compares their rewards. For comparison, a key can also be a constant of the video: the middle frame,
+a random frame, or the true key frame (`oracle`), for which the last feature of --features must be
+`key`.
 
 Training has four stages, and each one starts from the best model of the stage before:
 
@@ -51,8 +52,9 @@ import data
 from decode import greedy, sample, select, teacher_force
 
 # UNSPECIFIED: whether training with saved key frames (stage frozen) starts from new weights, its
-# loss, when the rewards are used, and which model of a stage the next one starts from; we chose new
-# weights, Eq. 17 + 18, the last stage, and the model with the best validation score.
+# loss, when the rewards are used, which weights the stages joint and reward start from, and by
+# which score the model that predicts the keys is "the best"; we chose new weights, Eq. 17 + 18, the
+# last stage, those of the best model of the stage before, and the validation score.
 STAGES = ('warm', 'joint', 'frozen', 'reward')          # Sec. 4.2
 # UNSPECIFIED: how the one-step rows of table 1 are trained; we chose one model that goes through
 # the same four stages, with Eq. 17 in the first three.
@@ -78,7 +80,7 @@ class Config:
     normalise: bool = True              # scale each region's feature to mean 0, std. deviation 1/4
     dropout: float = 0.5                # dropout on the output of the LSTM, Sec. 4.2
     sampling: float = 0.25              # scheduled sampling: rate of the model's words, Sec. 4.2
-    beta: float = 0.03                  # weight of the refocusing loss in Eq. 22
+    beta: float = 0.03                  # weight of the refocusing loss in Eq. 22, Sec. 3.4
     rate: float = 3e-4                  # learning rate, Sec. 4.2
     min_count: int = 3                  # words that occur less often become <unk>, Sec. 4.2
     max_len: int = 15                   # longest caption, in words, Sec. 4.2
@@ -170,8 +172,9 @@ def refocus_loss(reward, previous, scores, key):
     """reward, previous (B,): R_e and R_e-1, NaN if there is none yet; scores (B, F): a of Eq. 8,
     -inf on padding; key (B,): index of the key frame -> loss (B,)
 
-    log(alpha) and log(1 - alpha) are computed from the scores. In float32, 1 - alpha itself would
-    be 0, without a gradient, as soon as the key frame's score is 17 higher than all others."""
+    log(alpha) and log(1 - alpha) are computed from the scores. In float32, 1 - alpha itself is 0 as
+    soon as the key frame's score is about 20 higher than all others. Then the logarithm is -inf,
+    and its gradient is not a number."""
     # UNSPECIFIED: the loss of a caption that has no reward from the last epoch; we chose 0.
     rise = torch.where(previous.isnan(), 0.0, reward - previous).detach()
     several = scores.isfinite().sum(1, keepdim=True) > 1
@@ -299,7 +302,8 @@ class Encoder(nn.Module):
         length = mask.sum(1)
         inputs = self.kbigru.inputs(frames)
         h1 = self.kbigru(inputs, length // 2, length)                   # Eq. 4  (N, H)
-        # UNSPECIFIED: o in the row KBiGRU of table 1, without audio; we chose tanh(W_a h1 + b_a).
+        # UNSPECIFIED: o without audio (row KBiGRU of table 1, and MSVD); we chose
+        # tanh(W_a h1 + b_a).
         o1 = torch.tanh(self.w_a(torch.cat([h1, audio], 1)))            # (N, H)
         scores = None
         if self.refocus is not None:
@@ -328,7 +332,8 @@ class Attention(nn.Module):
         return {'v': v, 'keys': self.w_v(v), 'mask': mask}
 
     def forward(self, query, memory):
-        """query (B, 2H), memory from prepare -> attended v (B, C), alpha (B, L)"""
+        """query (B, 2H): [o, h], or (B, H): h in variants without o; memory from prepare
+        -> attended v (B, C), alpha (B, L)"""
         product = self.w_h(query)[:, None] * memory['keys']
         scores = self.w_beta(torch.tanh(product)).squeeze(-1)           # Eq. 14  (B, L)
         alpha = scores.masked_fill(~memory['mask'], float('-inf')).softmax(1)   # Eq. 15  (B, L)
@@ -370,6 +375,9 @@ class Captioner(nn.Module):
         self.encoder = None
         if cfg.variant not in WITHOUT_ENCODER:
             self.encoder = Encoder(cfg, feat, audio, has_module and not has_saved_keys)
+        # DEVIATION: paper saves the key frames as constants, here a frozen copy of the encoder of
+        # stage joint computes them in every batch (always the same key for a video), because so
+        # there is a key for validation and test videos, too.
         self.frozen = None
         if has_saved_keys:                      # start() loads the joint model's encoder into it
             self.frozen = Encoder(cfg, feat, audio, has_refocus=True).requires_grad_(False)
@@ -421,9 +429,10 @@ class Captioner(nn.Module):
         space = mean_over_frames(grid, batch['mask'][self.seen])        # Eq. 3  (N, L, C)
         audio = frames.new_zeros(len(frames), 0)
         if self.heard:
+            # UNSPECIFIED: how the vectors of VGGish, of which a video has many, become one, and its
+            # scale; we chose their mean over time, shifted and scaled to mean 0 and variance at
+            # most 1, because large inputs drive the tanh of o to +-1.
             audio = mean_over_frames(batch['feats'][self.heard], batch['mask'][self.heard])
-            # UNSPECIFIED: scale of the audio feature; we chose mean 0 and variance at most 1,
-            # because large inputs drive the tanh of o to +-1.
             audio = audio - audio.mean(1, keepdim=True)
             audio = audio / audio.square().mean(1, keepdim=True).sqrt().clamp(min=1)
         return frames, space, audio
@@ -457,7 +466,9 @@ class Captioner(nn.Module):
             everywhere = torch.ones(space.shape[:2], dtype=torch.bool, device=space.device)
             memory['space'] = self.attend_space.prepare(space, everywhere)
         if self.encoder is None:
-            # UNSPECIFIED: c_0 and the first input in rows of table 1 without o; we chose zeros.
+            # UNSPECIFIED: how the rows MeanPool and SoftAtt of table 1 (other authors' models) were
+            # made, and c_0 and the first input in rows without o; we chose the paper's decoder and
+            # the attention of Eq. 14, and zeros.
             return [{**memory, 'o': frames.new_zeros(len(frames), self.cfg.hidden)}]
         o1, scores, seen = self.encoder.first(frames, audio, mask)
         one_hot = torch.eye(frames.shape[1], device=frames.device)
@@ -522,7 +533,8 @@ class Captioner(nn.Module):
         return -logp.sum(1).unflatten(0, (steps, -1))
 
     def forward(self, batch, *, epoch=0, reward_fn=None):
-        """batch -> loss (), logs.   The objective of cfg.stage; that of joint if it is 'all'"""
+        """batch -> loss (), logs.   The objective of cfg.stage. If it is 'all': that of joint, or
+        of frozen if the keys are constants"""
         if self.cfg.stage == 'reward':
             return self.reinforce(batch, reward_fn)
         memories = self.watch(batch, self.draws if self.training else 0)
@@ -533,7 +545,7 @@ class Captioner(nn.Module):
             return xe1.mean(), logs
         xe2 = xe[1:].mean(0)                                            # Eq. 18  (B,)
         logs['xe2'] = xe2.mean().item()
-        if self.cfg.stage == 'frozen':
+        if self.cfg.stage == 'frozen' or 'scores' not in memories[1]:
             return (xe2 + xe1).mean(), logs
         refocus = self.refocus_losses(memories, batch, logs)            # (keys, B)
         loss = (xe2 + xe1).mean() + self.cfg.beta * refocus.mean()      # Eq. 22
@@ -546,9 +558,10 @@ class Captioner(nn.Module):
         if len(reward) == 1:
             previous = self.remember(batch['caption_ids'], reward[0])[None]
         else:
-            # DEVIATION: paper compares the reward with that of the last epoch, here --key drawn
-            # compares it with that of another key, drawn in the same step, because between two
-            # epochs the captioner changes too, and R_e - R_e-1 measures the effect of both changes.
+            # DEVIATION: paper takes the arg max of alpha as the key (Eq. 11) and compares its
+            # reward with that of the last epoch, here --key drawn draws two keys from alpha in
+            # training and compares their rewards, because between two epochs the captioner changes
+            # too, so R_e - R_e-1 does not measure the effect of the key alone.
             previous = reward.flip(0)
         # UNSPECIFIED: whether the refocusing loss also trains the layers that compute o1; we chose
         # yes, so no gradient is stopped.
@@ -565,8 +578,9 @@ class Captioner(nn.Module):
     @torch.no_grad()
     def reward(self, memories, batch):
         """-> R (keys, B): the gain in log-probability from step 1 to step 2, for each key"""
-        # Eq. 20 is about the probabilities of the given words. Dropout and scheduled sampling would
-        # only add noise to the reward.
+        # DEVIATION: paper negates the cross-entropies of the training pass (Eq. 17 and 18), here R
+        # comes from a second pass without dropout and scheduled sampling, because they would only
+        # add noise to R, and Eq. 20 is about the probabilities of the given words.
         training = self.training
         self.eval()
         xe = self.cross_entropy(memories, batch)
@@ -587,16 +601,16 @@ class Captioner(nn.Module):
         baseline is the reward of the greedy caption of the same video."""
         # UNSPECIFIED: in stage reward, the baseline, the step that is decoded, whether the
         # cross-entropy stays, which weights are trained ("for the decoder"), and how the rewards
-        # are weighted; we chose the reward of the greedy caption, the step that --step names, no
-        # cross-entropy, all weights but the frozen copy, and the plain sum of CIDEr-D (0 to 10) and
-        # ROUGE-L (0 to 1).
+        # are weighted; we chose the reward of the greedy caption (that of [26], to which Sec. 2
+        # refers), the step that --step names, no cross-entropy, all weights but the frozen copy,
+        # and the plain sum of CIDEr-D (0 to 10) and ROUGE-L (0 to 1).
         rows = batch['rows']
+        memory, state = self.encode(batch)
         training = self.training
-        self.eval()
-        with torch.no_grad():
-            best, _ = greedy(self, *self.encode(batch), self.cfg.max_len)
+        self.eval()                                         # the baseline has no dropout
+        best, _ = greedy(self, memory, state, self.cfg.max_len)
         self.train(training)
-        words, logp = sample(self, *select(self.encode(batch), rows), self.cfg.max_len)
+        words, logp = sample(self, *select((memory, state), rows), self.cfg.max_len)
         reward = reward_fn([batch['ids'][row] for row in rows.tolist()], words)
         baseline = reward_fn(batch['ids'], best)[rows]
         loss = -((reward - baseline) * logp.sum(1)).mean()

@@ -165,19 +165,19 @@ def next_words(model, v, words):
 def test_greedy_takes_the_most_probable_word_at_every_step():
     for seed in range(5):
         model, v = Toy(seed), torch.randn(4, 5)
-        words, _ = greedy(model, *model.encode(v), 6)
+        words, _ = greedy(model, *model.encode(v), max_len=5)
         for row, found in zip(v, words):
             said = []
-            while len(said) < 6 and EOS not in said:
+            while len(said) < 6 and EOS not in said:        # five words and <eos>
                 after = next_words(model, row, said)
                 said.append(after.index(max(after)))
             assert real(found) == said
 
 
-def list_beam(model, v, max_len, K, length_penalty):
+def list_beam(model, v, steps, K, length_penalty):
     """Beam search with lists: a hypothesis is (score, words)."""
     hypotheses = [(0.0, [])]
-    for _ in range(max_len):
+    for _ in range(steps):
         grown = []
         for score, words in hypotheses:
             if EOS in words:
@@ -195,7 +195,7 @@ def list_beam(model, v, max_len, K, length_penalty):
 def test_beam_search_equals_a_list_based_one(K, penalty):
     for seed in range(12):
         model, v = Toy(seed), torch.randn(3, 5)
-        words, score = beam(model, *model.encode(v), 5, K, length_penalty=penalty)
+        words, score = beam(model, *model.encode(v), 4, K, length_penalty=penalty)
         for row in range(3):
             expected_score, expected = list_beam(model, v[row], 5, K, penalty)
             assert real(words[row]) == expected
@@ -203,18 +203,18 @@ def test_beam_search_equals_a_list_based_one(K, penalty):
 
 
 @torch.no_grad()
-def test_a_wide_beam_finds_the_best_caption_of_all():
+def test_a_wide_beam_finds_the_best_caption_of_all_with_at_most_three_words():
     model, v = Toy(4, V=4, scale=2.0), torch.randn(1, 5)
     every = [[*words, EOS] for n in range(4) for words in itertools.product([2, 3], repeat=n)]
     best = max(every, key=lambda words: sum(one_row(model, v[0], words)))
-    assert real(beam(model, *model.encode(v), 4, K=40)[0][0]) == best
+    assert real(beam(model, *model.encode(v), 3, K=40)[0][0]) == best
 
 
 def test_an_unfinished_caption_is_returned_if_none_has_finished():
     model = Toy(5)
     with torch.no_grad():
         model.out.bias[EOS] = -1000.0
-    words, _ = beam(model, *model.encode(torch.randn(2, 5)), 4, K=3)
+    words, _ = beam(model, *model.encode(torch.randn(2, 5)), 3, K=3)
     assert words.shape == (2, 4) and not (words == EOS).any() and not (words == PAD).any()
 
 
