@@ -203,8 +203,9 @@ def test_beam_search_equals_a_list_based_one(K, penalty):
 
 
 @torch.no_grad()
-def test_a_wide_beam_finds_the_best_caption_of_all_with_at_most_three_words():
+def test_a_wide_beam_finds_the_best_caption_of_all():
     model, v = Toy(4, V=4, scale=2.0), torch.randn(1, 5)
+    # All captions of at most three words
     every = [[*words, EOS] for n in range(4) for words in itertools.product([2, 3], repeat=n)]
     best = max(every, key=lambda words: sum(one_row(model, v[0], words)))
     assert real(beam(model, *model.encode(v), 3, K=40)[0][0]) == best

@@ -467,8 +467,8 @@ def test_the_self_critical_loss_and_its_baseline():
 
 
 def test_the_self_critical_gradient_is_unbiased():
-    """Against the gradient of the expected reward, enumerated over all captions of at most one word,
-    and those that are cut off after the second."""
+    """Against the gradient of the expected reward, enumerated: captions of at most one word and
+    those that are cut off after the second."""
     model, batch = pair('reward', max_len=1, factor=2.0)
     one = helpers.one_video(batch, 0)
     captions = torch.tensor([(EOS, PAD), *itertools.product(range(2, 9), range(1, 9))])
