@@ -77,7 +77,7 @@ EXERCISES = {
     'mix': Exercise(
         3, 'stats.Visual.forward', '12', 'medium', 20, 'ST alone, TS alone, or their mixture',
         (f'{LOOP}[st-ranked-grid]', f'{LOOP}[ts-mean-grid]', f'{LOOP}[stats-mean-grid]',
-         'the_mix_is_even_in_the_first_epochs_of_training_alone')),
+         'the_mix_is_even_in_the_first_epochs_of_training_and_starts_from_one_half')),
     'reinforce': Exercise(
         3, 'stats.reinforce', 'Sec. 3.4', 'easy', 10, 'a loss with the policy gradient',
         ('reinforce_is_unbiased_by_enumeration_and_a_baseline_lowers_its_variance',)),
