@@ -46,7 +46,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn as nn
 
-from data import BadInput
+from data import BadInput, reading
 
 # (name, n): a convolution with n * width filters. (name, size): a pooling of that size in t, y, x.
 LAYERS = (
@@ -244,13 +244,8 @@ def parameter_names():
 
 def read_weights(path):
     """-> {name: tensor} with exactly the names of parameter_names()"""
-    try:
+    with reading(path, 'not a file of weights that torch can load safely'):
         weights = torch.load(path, map_location='cpu', weights_only=True)
-    except FileNotFoundError:
-        raise BadInput(f'{path}: there is no such file of C3D weights') from None
-    except Exception as error:          # torch raises many types of error for unreadable files
-        raise BadInput(f'{path}: not a file of weights that torch can load safely '
-                       f'({type(error).__name__})') from None
     found = set()
     if isinstance(weights, dict):
         found = {name for name, value in weights.items() if torch.is_tensor(value)}

@@ -17,6 +17,7 @@ A batch holds N videos and a few captions of each. It is a dict:
 
 Letters: N videos, B captions, F frames, L regions, D feature size, T words, V vocabulary.
 """
+import contextlib
 import json
 import os
 import re
@@ -34,6 +35,19 @@ PAD, EOS, UNK = 0, 1, 2
 
 class BadInput(ValueError):
     """A mistake that the user can correct. The message names the file or value and says how."""
+
+
+@contextlib.contextmanager
+def reading(path, problem):
+    """Whatever goes wrong with the file of a user becomes one sentence that names it. Foreign files
+    fail in many ways."""
+    try:
+        yield
+    except BadInput:
+        raise
+    except Exception as error:
+        reason = (str(error).splitlines() or [''])[0][:300]
+        raise BadInput(f'{path}: {problem} ({type(error).__name__}: {reason})') from None
 
 
 def choose(flag, value, choices):
@@ -130,10 +144,8 @@ class NoFeatures(BadInput):
 
 def read_record(path):
     """A .json file that describes features -> dict"""
-    try:
+    with reading(path, 'not JSON'):
         found = json.loads(path.read_text(encoding='utf-8'))
-    except (OSError, RecursionError, ValueError) as error:
-        raise BadInput(f'{path}: not JSON ({error})') from None
     if not isinstance(found, dict):
         raise BadInput(f'{path}: expected an object, found a {type(found).__name__}')
     return found
@@ -141,11 +153,8 @@ def read_record(path):
 
 def open_array(function, path, **options):
     """Open a file of features with function(path, ...); report errors with the file name."""
-    try:
+    with reading(path, 'cannot be read; it is cut off or in another format; extract it again'):
         return function(path, **options)
-    except Exception as error:                          # foreign files fail in many ways
-        raise BadInput(f'{path}: cannot be read; it is cut off or in another format ({error}). '
-                       'Extract the features again') from None
 
 
 class Features:

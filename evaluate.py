@@ -162,29 +162,18 @@ class CiderD:
 
 
 class Bleu4:
-    """BLEU-4 of single captions. Most of them share no 4-gram with any reference and would score 0,
-    so 1 is added to the counts for n > 1 (Lin and Och 2004)."""
+    """BLEU-4 of single captions, by NLTK. Most of them share no 4-gram with any reference and would
+    score 0, so 1 is added to the counts for n > 1 (Lin and Och 2004)."""
 
     def __init__(self, references):
-        self.lengths = {i: [len(r.split()) for r in several] for i, several in references.items()}
-        self.most = {}                      # id -> {n-gram: its highest count in any reference}
-        for i, several in references.items():
-            self.most[i] = functools.reduce(Counter.__or__, map(ngrams, several))
+        self.references = {i: [r.split() for r in several] for i, several in references.items()}
 
     score = score_each
 
     def one(self, video, caption):
-        length = len(caption.split())
-        right = [0] * 4
-        for gram, count in ngrams(caption).items():
-            right[len(gram) - 1] += min(count, self.most[video][gram])
-        if not right[0]:
-            return 0.0
-        product = right[0] / length
-        for n in (1, 2, 3):
-            product *= (right[n] + 1) / (max(length - n, 1) + 1)
-        closest = min(self.lengths[video], key=lambda other: (abs(other - length), other))
-        return min(1.0, math.exp(1 - closest / length)) * product ** 0.25
+        from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu
+        return float(sentence_bleu(self.references[video], caption.split(),
+                                   smoothing_function=SmoothingFunction().method2))
 
 
 class RougeL:

@@ -323,16 +323,13 @@ def start_stage(run, model, name, vectors):
 def continue_stage(run, stage, checkpoint):
     """Load the weights, the optimizer and the random numbers of last.pt -> Progress"""
     _, kept = OPTIMIZERS[run.training.optimizer]
-    try:
+    with data.reading(run.path / 'last.pt', 'damaged; start a new run'):
         stored = checkpoint['optimizer']['state']
         stage.model.load_state_dict(checkpoint['state_dict'])
         checkpoints.check_optimizer(stored, stage.optimizer.param_groups[0]['params'], kept)
         stage.optimizer.load_state_dict({**stage.optimizer.state_dict(), 'state': stored})
         torch.set_rng_state(checkpoint['rng'])
         return Progress(**{one.name: checkpoint[one.name] for one in dataclasses.fields(Progress)})
-    except Exception as error:                          # a damaged value can raise any error
-        raise BadInput(f'{run.path}/last.pt is damaged, or was written with another --optimizer: '
-                       f'{str(error)[:300]}') from None
 
 
 def train_all(run, splits, args, checkpoint):

@@ -196,7 +196,7 @@ def test_published_weights_read_blue_green_red_minus_the_mean(net, tmp_path):
 
 def test_weights_that_do_not_fit_are_refused(tmp_path):
     path = tmp_path / 'c3d.pt'
-    with pytest.raises(BadInput, match='no such file'):
+    with pytest.raises(BadInput, match='No such file'):
         load_published(path)
     path.write_text('hello')
     with pytest.raises(BadInput, match='not a file of weights'):

@@ -332,10 +332,10 @@ OWN = 'folder/captions.csv'
      "Descriptions.txt, line 2: expected .YOUTUBEID_START_END caption., found 'not"),
     ({'mvad/test.txt': 'FILM_1\t...'}, 'test split in .* is empty; --split-scheme hash divides'),
     ({'msrvtt/category.txt': ''}, 'no test split in .*: test_videodatainfo.json is missing'),
-    ({MSRVTT: '{"videos": [],\n"sentences" 3}'}, 'not in the format .*: .*line 2 column'),
-    ({MSRVTT: VIDEO3 % '[]'}, "info.json: not in the format .*: KeyError.'video3'"),
+    ({MSRVTT: '{"videos": [],\n"sentences" 3}'}, 'not in the format .*line 2 column'),
+    ({MSRVTT: VIDEO3 % '[]'}, "info.json: not in the format .*KeyError: 'video3'"),
     ({MSRVTT: VIDEO3 % '[{"video_id": "video3", "caption": "x"}]'}, '20 is not in range'),
-    ({MSRVTT: '[' * 100_000}, 'not in the format .*: RecursionError'),
+    ({MSRVTT: '[' * 100_000}, 'not in the format .*RecursionError'),
     ({MSRVTT: b'{"videos": "caf\xe9"}'}, 'test_videodatainfo.json: byte 15 is not UTF-8'),
     ({'msrvtt/cut.zip': 'PK\x03\x04 and no more'}, 'cut.zip: cannot be unpacked'),
     ({OWN: 'file,text\na.mp4,x'}, 'line 1: expected the columns file, caption, found file, text'),
@@ -377,7 +377,7 @@ def test_hostile_archives_are_named_and_what_cannot_be_read_is_not_opened(tmp_pa
     (folder / 'x.zip').write_bytes(content)
     assert load('mvad', tmp_path, 'val').captions == {'FILM_1': ['he sits'] * 1000}
     monkeypatch.setattr(datasets, 'LARGEST', 10_000)    # so this archive is a bomb
-    refused('x.zip: cannot be unpacked .val.txt has more than 10,000 b', 'mvad', tmp_path, 'val')
+    refused('x.zip: cannot be unpacked.*val.txt has more than 10,000 b', 'mvad', tmp_path, 'val')
     write(tmp_path, {'mvad/val.txt': 'a\tb'})
     denied = mock.Mock(side_effect=PermissionError(13, 'Permission denied'))
     monkeypatch.setattr(type(tmp_path), 'read_bytes', denied)

@@ -158,7 +158,7 @@ def test_files_that_train_did_not_write_are_refused(made, tmp_path):
             path.write_bytes(content)
         else:
             torch.save(content, path)
-        with pytest.raises(BadInput, match=f'best.pt: not a checkpoint of .*damaged: .*{message}'):
+        with pytest.raises(BadInput, match=f'best.pt: not a checkpoint of .*damaged .*{message}'):
             evaluate.main([str(tmp_path)])
     torch.save(saved, path)                             # compressed, 1 GB of zeros is 1 MB
     with zipfile.ZipFile(path) as old, zipfile.ZipFile(tmp_path / 'x.pt', 'w', 8) as new:

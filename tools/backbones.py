@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import c3d
+import data
 from data import BadInput
 from shapes import networks, world
 from tools import i3d, resnet
@@ -69,14 +70,6 @@ def calibrate(net, body, size):
     body(F.interpolate(coarse, size))
 
 
-def load_file(net, name, path):
-    try:
-        net.load_state_dict(torch.load(path, map_location='cpu', weights_only=True))
-    except Exception as error:                          # torch raises many types of error here
-        reason = str(error).split('\n')[0][:200]
-        raise BadInput(f'{path}: not the weights of {name} ({reason})') from None
-
-
 @dataclass
 class Images(Encoder):
     """A network of torchvision. One of its layers is read for each frame, or for each chunk of 16
@@ -106,7 +99,8 @@ class Images(Encoder):
             size = (16, 112, 112) if self.chunks else (224, 224)
             calibrate(net, net.get_submodule(self.body), size)
         elif not published:
-            load_file(net, name, weights)
+            with data.reading(weights, f'not the weights of {name}'):
+                net.load_state_dict(torch.load(weights, map_location='cpu', weights_only=True))
         return net
 
     def prepare(self, frame):

@@ -20,7 +20,7 @@ def read_checkpoint(path):
         path = path / 'best.pt'
     if not path.is_file():
         raise BadInput(f'{path}: there is no such checkpoint; a run is a folder that train.py made')
-    try:
+    with data.reading(path, 'not a checkpoint of train.py, or damaged'):
         with zipfile.ZipFile(path) as archive:          # torch itself overlooks a changed byte
             stored = all(one.compress_type == zipfile.ZIP_STORED for one in archive.infolist())
             if not stored or archive.testzip():
@@ -31,9 +31,6 @@ def read_checkpoint(path):
         model = checkpoint['model']
         if model not in papers():                       # never import what a checkpoint names
             raise ValueError(f'a run of {model}, but there is no {model}.py beside train.py')
-    except Exception as error:          # torch raises many kinds of errors for foreign files
-        raise BadInput(f'{path}: not a checkpoint of train.py, or damaged: '
-                       f'{str(error)[:200]}') from None
     return checkpoint
 
 

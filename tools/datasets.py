@@ -34,7 +34,7 @@ PARTS = ('train', 'val', 'test')
 def unpack(path):
     """-> the bytes of the file of this name in one of the zip archives beside it"""
     for source in sorted(filter(Path.is_file, path.parent.glob('*.zip'))):
-        try:
+        with data.reading(source, 'cannot be unpacked; unpack it yourself'):
             with zipfile.ZipFile(source) as archive:
                 for name in archive.namelist():
                     if Path(name).name == path.name:
@@ -42,8 +42,6 @@ def unpack(path):
                         if len(content) > LARGEST:
                             raise ValueError(f'{name} has more than {LARGEST:,} bytes')
                         return content
-        except Exception as error:                      # damaged, encrypted, unknown compression
-            raise BadInput(f'{source}: cannot be unpacked ({error}); unpack it yourself') from None
     raise FileNotFoundError(path)
 
 
@@ -168,14 +166,12 @@ def read_msrvtt(folder, split, scheme='official'):
         for name, number in rows:
             corpus.categories[int(number)] = name
     content = text(path)
-    try:
+    with data.reading(path, 'not in the format that MSR-VTT publishes'):
         notes = json.loads(content)
         captions = grouped((one['video_id'], one['caption']) for one in notes['sentences'])
         for video in split_msrvtt(notes['videos'], scheme)[split]:
             corpus.captions[video['video_id']] = captions[video['video_id']]
             corpus.category[video['video_id']] = range(20).index(video['category'])
-    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
-        raise BadInput(f'{path}: not in the format that MSR-VTT publishes: {error!r}') from None
     return corpus
 
 

@@ -84,14 +84,10 @@ def load(name, weights, device='cpu'):
 def read(path, name, sampling):
     """One video -> the input of encode(): uint8 (F, h, w, 3), or float32 (S,) of sound"""
     encoder = ENCODERS[name]
-    try:
+    with data.reading(path, 'cannot be read'):
         if encoder.rate:
             return torch.from_numpy(video.read_sound(path, encoder.rate))
         return torch.from_numpy(video.read_frames(path, sampling, encoder.prepare))
-    except BadInput:
-        raise
-    except Exception as error:                          # decoders fail in many ways
-        raise BadInput(f'{path}: cannot be read ({type(error).__name__}: {error})') from None
 
 
 @torch.no_grad()

