@@ -357,6 +357,15 @@ def test_constant_keys_need_no_module_and_are_the_same_in_every_batch():
         make(key='middle')
 
 
+def test_with_constant_keys_the_whole_objective_is_that_of_frozen():
+    frozen, batch = pair('frozen', key='middle')
+    everything = make('all', key='middle')
+    everything.load_state_dict(frozen.state_dict())
+    loss, logs = everything(batch)
+    expected, _ = frozen(batch)
+    assert loss.item() == expected.item() and 'refocus' not in logs
+
+
 def test_the_reward_of_the_last_epoch_is_kept_per_caption_and_in_training_alone():
     model, batch = pair()
     assert model(batch)[1]['refocus'] == 0 and not model.previous_reward.requires_grad
