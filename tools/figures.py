@@ -113,7 +113,8 @@ def look_at(run, model, corpus, video, caption=None):
         words, _ = decode.beam(model, memory, state, run.training.max_len, run.training.beam,
                                length_penalty=run.training.length_penalty)
         caption = run.vocabulary.decode(words[0].tolist())
-    tokens = run.vocabulary.encode(caption, run.training.max_len)
+    # A caption that the search has cut off has one word more than max_len.
+    tokens = run.vocabulary.encode(caption, run.training.max_len + 1)
     _, aux = decode.teacher_force(model, memory, state, torch.tensor([tokens], device=run.device))
     aux = {name: value[0].float().cpu() for name, value in aux.items()}         # (T, ...)
     view = run.paper.VIEW
