@@ -7,7 +7,7 @@ Paper:      Y. Pu, M. R. Min, Z. Gan, L. Carin. "Adaptive Feature Abstraction fo
 Covers:     the whole method, and every row of tables 1 and 2 that is the authors' own (for an
             ensemble, give evaluate.py several runs). Eq. 1-18; the LSTM is Eq. 2 of the first
             version.
-Leaves out: a preset for M-VAD, human evaluation (table 3). C3D is not fine-tuned, as in the paper.
+Leaves out: human evaluation (table 3). C3D is not fine-tuned, as in the paper.
 
     pool2 --7x7x7 convolution, ReLU, max 8--+
     pool3 --5x5x5 convolution, ReLU, max 4--+-- a: I places x L layers --alpha--> s_t --beta--> z_t
@@ -96,8 +96,11 @@ class Config:
     # UNSPECIFIED: how many videos the 32 captions of a batch describe; we chose 8.
     videos_per_batch: int = 8           # videos in a batch
     captions_per_video: int = 4         # captions of each video in a batch; 8 x 4 = 32, appendix
-    # DEVIATION: paper's vocabularies (12,594 words for YouTube2Text) have the words of all videos,
-    # here those of the training captions alone, because test captions must not enter the model.
+    # DEVIATION: paper's vocabulary of YouTube2Text (12,594 words) has the words of all videos, here
+    # a vocabulary has those of the training captions alone, because test captions must not enter
+    # the model.
+    # UNSPECIFIED: how often a word must occur to be kept (the 8,071 words for MSR-VTT are not all);
+    # we chose to keep every word.
     min_count: int = 1                  # words below this count become <unk>; 1 keeps all words
     # UNSPECIFIED: the longest caption; we chose 30 words.
     max_len: int = 30                   # longest caption, in words
@@ -293,8 +296,8 @@ def build_alignment(cfg, shapes):
             align[layer] = Pooled(layer, REDUCE[cfg.variant], perceptron)
         if cfg.variant == 'hypercolumn':
             # UNSPECIFIED: whether the layers of a hypercolumn are concatenated before or after the
-            # perceptron of Eq. 18 (it "replaces the pooling operation", which suggests before); we
-            # chose after, with a perceptron for each layer.
+            # perceptron of Eq. 18 (that hypercolumns "replace the pooling operation" suggests
+            # before); we chose after, with a perceptron for each layer.
             D = D * len(shapes)
     else:
         # UNSPECIFIED: whether a single layer (pool2, pool3 or pool4) is aligned; we chose yes.

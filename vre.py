@@ -26,7 +26,7 @@ compares their rewards. For comparison, a key can also be a constant of the vide
 a random frame, or the true key frame (`oracle`), for which the last feature of --features must be
 `key`.
 
-Training has four stages, and each one starts from the best model of the stage before:
+Training has four stages, and each one uses the best model of the stage before:
 
     warm    step 1 alone                                                Eq. 17
     joint   both steps and the refocusing module                        Eq. 22
@@ -131,7 +131,7 @@ PRESETS = {
                    min_count=1, warm_epochs=5, joint_epochs=16, frozen_epochs=26, reward_epochs=1,
                    reward_rate=2e-4, patience=26),
     # Stage warm lasts until step 1 has learned to use its key, the middle frame, which is the right
-    # one in every second training clip.
+    # one in four of seven training clips.
     'puzzle-key': dict(features=('symbols', 'sound'), hidden=64, attn=64, normalise=False,
                        dropout=0.0, sampling=0.0, rate=5e-3, schedule='cosine', min_count=1,
                        videos_per_batch=64, max_len=3, warm_epochs=10, joint_epochs=20,
@@ -376,8 +376,8 @@ class Captioner(nn.Module):
         if cfg.variant not in WITHOUT_ENCODER:
             self.encoder = Encoder(cfg, feat, audio, has_module and not has_saved_keys)
         # DEVIATION: paper saves the key frames as constants, here a frozen copy of the encoder of
-        # stage joint computes them in every batch (always the same key for a video), because so
-        # there is a key for validation and test videos, too.
+        # stage joint computes them in every batch (always the same key for a video), because then
+        # validation and test videos have a key, too.
         self.frozen = None
         if has_saved_keys:                      # start() loads the joint model's encoder into it
             self.frozen = Encoder(cfg, feat, audio, has_refocus=True).requires_grad_(False)

@@ -122,9 +122,10 @@ BRIGHT = 4.0                            # value that marks a symbol; with 1, lea
 
 def key(rng, count, split):
     """Eight symbols, one in each frame, in random order. The sound names one of them, and the noun
-    is the symbol in the next frame. In half of the training clips, the middle frame shows the named
-    symbol. There, the first pass of VRE has the right key, so it can learn what a right key is good
-    for. The feature `key` is the truth: 1 at the named symbol."""
+    is the symbol in the next frame. In half of the training clips, the middle frame is made to show
+    the named symbol (by chance, so do some others: four in seven altogether). There, the first pass
+    of VRE has the right key, so it can learn what a right key is good for. The feature `key` is the
+    truth: 1 at the named symbol."""
     size = len(THINGS)
     symbols = distinct(rng, count, size, size)
     frame = rng.integers(size - 1, size=count)          # of the named symbol; never the last one

@@ -3,9 +3,9 @@
 A clip has 16 frames of 112 x 112 pixels. One or two shapes perform one of 14 actions in front of a
 textured, noisy background. Some clips begin or end with frames of another scene, and some have a
 sound. Four actions form two pairs that differ only in the order of their frames (grows then shrinks
-or shrinks then grows, left and back or right and back). Three neighbouring frames never tell which
-of the two it is. Half of the test clips show a combination of shape, colour and action that no
-training clip shows.
+or shrinks then grows, left and back or right and back). In nine of ten such clips, three
+neighbouring frames do not tell which of the two it is. Half of the test clips show a combination of
+shape, colour and action that no training clip shows.
 
     id --scene--> a dict --render--> frames (16, 112, 112, 3)
                          --audio---> spectrum (128)

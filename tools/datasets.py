@@ -302,7 +302,7 @@ FOLDS = {'hmdb51': 3, 'weizmann': 9}                    # datasets with several 
 EXPECTED = {'msvd': (1200, 100, 670), 'msrvtt': (6513, 497, 2990),
             'msrvtt-astar': (5513, 497, 1000), 'msrvtt-vre': (6512, 498, 2990),
             'mvad': (36920, 4950, 4717), 'hmdb51': (3213, 357, 1530),
-            'hollywood2': (741, 82, 884), 'weizmann': (70, 10, 10)}
+            'hollywood2': (741, 82, 884)}
 
 # How the captions of videos that users bring can be split
 SCHEMES = {'msrvtt': ('official', 'astar', 'vre', 'hash'),

@@ -7,7 +7,8 @@
 
 `start NAME --as-printed` writes the function as the paper prints it, complete and wrong. Find out
 from `check` what is wrong and why, and correct it. `start` never overwrites a file in work/: with
-`--again` it first keeps a copy of the old file beside it. `check` ends with exit code 0 if all is
+`--again` it first keeps a copy of the old file beside it. Each exercise starts from our file, so
+another exercise of the same file needs `--again`, too. `check` ends with exit code 0 if all is
 right, with 1 if not.
 
 For a teacher: `python -m tools.exercise handout FOLDER` copies the repository without its history
@@ -115,8 +116,8 @@ def start(name, printed, again):
         raise BadInput(f'{name}: no error is known in what the paper prints; leave out '
                        f'--as-printed, or choose one of {", ".join(ERRATA)}')
     if path.exists() and not again and not MARK.exists():
-        raise BadInput(f'{shown(path)} exists and stays as it is; to start over, add --again, '
-                       'which keeps a copy of it')
+        raise BadInput(f'{shown(path)} exists and stays as it is; to start over, or to do another '
+                       'exercise of this file, add --again, which keeps a copy of it')
     source = read(ROOT / exercise.file)
     text = as_printed(source, name) if printed else emptied(source, name)
     path.parent.mkdir(exist_ok=True)
