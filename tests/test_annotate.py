@@ -1,4 +1,5 @@
 """The pages of tools.annotate: equations, code, shapes, and a look in Chromium."""
+import ast
 import html
 import re
 import runpy
@@ -33,13 +34,16 @@ def pages():
 
 
 @pytest.mark.parametrize('name', NAMES)
-def test_every_equation_in_a_comment_has_its_latex_and_no_other(name, pages):
+def test_every_equation_that_a_file_covers_stands_on_a_line_and_has_its_latex(name, pages):
     mentioned = set()
     for lines in papers.comment_blocks(SOURCES[name]).values():
         for mention in annotate.MENTION.findall(' '.join(lines)):
             mentioned.update(annotate.numbers_in(mention))
     beside = set(sum(annotate.computed(SOURCES[name]).values(), []))    # the code stands beside it
-    assert mentioned == beside == set(EQUATIONS[name])
+    covers = ast.get_docstring(ast.parse(SOURCES[name])).partition('Covers:')[2]
+    covers = ' '.join(covers.partition('Leaves out:')[0].split())
+    promised = set(sum(map(annotate.numbers_in, annotate.MENTION.findall(covers)), []))
+    assert promised == mentioned == beside == set(EQUATIONS[name])
     targets = set(re.findall(r'id="(eq-[^"]+)"', pages[name]))
     assert targets == {f'eq-{number.replace(" ", "-")}' for number in mentioned}
     assert set(re.findall(r'href="#(eq-[^"]+)"', pages[name])) == targets

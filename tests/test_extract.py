@@ -1,5 +1,4 @@
 """Reading videos, encoders with random weights, whole datasets, and captions of one's own clips."""
-import errno
 import hashlib
 import json
 import os
@@ -487,20 +486,6 @@ def test_ids_do_not_leave_the_folder(tmp_path):
         path.touch()
         refused('cannot be the name of a file', extract.find_videos, tmp_path, {'a': name})
         path.unlink()
-
-
-def test_a_full_disk_leaves_no_part_of_a_file(folder, tmp_path, monkeypatch):
-    def half(path, content):
-        path.write_bytes(content[:len(content) // 2].encode())
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    place = tmp_path / 'folder' / 'features' / 'clip'
-    with monkeypatch.context() as patch:
-        patch.setattr(type(place), 'write_text', half)
-        refused('cannot write .*No space left on device; free some disk', run, folder, tmp_path)
-    assert names(place) == []
-    assert run(folder, tmp_path, '--sampling', 'uniform4') == 0     # nothing is in the way
-    assert names(place) == ['a.npy', 'b.npy', 'c.npy', 'info.json']
 
 
 def test_the_narrow_c3d_reads_long_clips():

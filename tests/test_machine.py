@@ -25,6 +25,11 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
     with pytest.raises(KeyboardInterrupt), machine.replacing(path) as temporary:
         temporary.write_text('half')
         raise KeyboardInterrupt
+    for full in (OSError(28, 'No space left on device'), RuntimeError('file write failed')):
+        with pytest.raises(BadInput, match='cannot write .*free some disk space .*is intact'):
+            with machine.replacing(path) as temporary:
+                temporary.write_text('half')
+                raise full
     assert path.read_text() == 'second' and list(tmp_path.iterdir()) == [path]
     for wrong in (tmp_path, path / 'below', tmp_path / 'nowhere' / 'a.json'):
         with pytest.raises(BadInput, match='cannot write'), machine.replacing(wrong) as temporary:

@@ -538,15 +538,6 @@ def test_a_disk_that_is_too_small_is_noticed_before_rendering(tmp_path, monkeypa
         dataset.prepare(tmp_path, 18)                   # 3 x 18 clips
 
 
-def test_a_full_disk_is_one_sentence(tmp_path, monkeypatch):
-    def full(*args):
-        raise OSError(28, 'No space left on device')
-
-    monkeypatch.setattr(np, 'save', full)
-    with pytest.raises(data.BadInput, match='cannot write .*shapes-1.*No space'):
-        dataset.prepare(tmp_path, 1)
-
-
 @pytest.mark.parametrize('name, text', [
     ('annotations.json', '{"seed": 1}'), ('annotations.json', '[]'), ('annotations.json', 'x'),
     ('features/clip.npy', 'my own features'), ('', 'a file, no folder')])

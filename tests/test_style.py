@@ -18,16 +18,6 @@ def source(name):
     return (ROOT / f'{name}.py').read_text()
 
 
-def expand(text):
-    """'2-4, 6' -> {'2', '3', '4', '6'};  '2.6-2.7' -> {'2.6', '2.7'}"""
-    numbers = set()
-    for first, last in re.findall(r'(\d+(?:\.\d+)?)(?:-(\d+(?:\.\d+)?))?', text):
-        chapter, dot, low = first.rpartition('.')
-        high = (last or first).rpartition('.')[2]
-        numbers |= {f'{chapter}{dot}{n}' for n in range(int(low), int(high) + 1)}
-    return numbers
-
-
 def test_the_top_level_holds_the_papers_what_they_share_and_the_two_commands():
     names = {path.name for path in ROOT.glob('*.py')}
     assert names == HOUSE | {f'{paper}.py' for paper in PAPERS}
@@ -71,20 +61,6 @@ def test_imports_point_one_way():
             'from tools import machine\n', ''), re.M), path
     for path in [*(ROOT / 'tools').glob('*.py'), ROOT / 'evaluate.py']:
         assert 'train' not in imports(path), path
-
-
-@pytest.mark.parametrize('name', PAPERS)
-def test_every_equation_that_a_paper_covers_stands_on_a_line_and_no_other(name):
-    docstring = ast.get_docstring(ast.parse(source(name)))
-    covers = docstring[docstring.index('Covers:'):docstring.index('Leaves out:')]
-    promised = set()
-    for part in re.findall(r'Eq\. ([\d., -]*\d)', covers.split('; the LSTM')[0]):
-        promised |= expand(part)
-    found = set()
-    for line in source(name).split('\n'):
-        for part in re.findall(r'Eq\. (\d[\d., -]*)', line.partition('#')[2]):
-            found |= expand(part)
-    assert promised == found, f'missing: {promised - found}; not promised: {found - promised}'
 
 
 @pytest.mark.parametrize('path', SOURCES, ids=lambda path: f'{path.parent.name}/{path.name}')
